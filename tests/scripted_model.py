@@ -158,6 +158,36 @@ def _cut(args: dict[str, Any] | str) -> tuple[str, ...]:
     return tuple(piece for piece in (text[:third], text[third : 2 * third], text[2 * third :]) if piece) or ("",)
 
 
+# Requests
+
+
+def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the texts, calls and results of a model request, in one form for both APIs."""
+    entries: list[tuple[str, Any]] = []
+    for item in body["messages"] if "messages" in body else body["input"]:
+        role, kind = item.get("role"), item.get("type", "message")
+        content = _content(item.get("content"))
+        if role == "tool":
+            entries.append(("result", (item["tool_call_id"], content)))
+        elif kind == "function_call":
+            entries.append(("call", (item["call_id"], item["name"], json.loads(item["arguments"]))))
+        elif kind == "function_call_output":
+            entries.append(("result", (item["call_id"], _content(item["output"]))))
+        elif role in ("user", "assistant"):
+            if content:
+                entries.append((role, content))
+            for call in item.get("tool_calls") or ():
+                function = call["function"]
+                entries.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
+    return entries
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""
+
+
 # The server
 
 
@@ -177,6 +207,8 @@ class ScriptedModel:
         self.embedding_failures: list[Failure] = []
         self.models: list[str] | Failure = ["small"]
         self.owner = "library"
+        self.endless: Callable[[Request], Reply] | None = None
+        """Answers all requests that are not planned."""
         self._plans = list(plans)
         self._news = asyncio.Condition()
         self._requests_awaited = 0
@@ -250,6 +282,8 @@ class ScriptedModel:
 
     def _next_reply(self, request: Request) -> Reply:
         if not self._plans:
+            if self.endless is not None:
+                return self.endless(request)
             self.unplanned += 1
             return fails(400, message="Nothing more was planned.")
         plan = self._plans.pop(0)

@@ -50,6 +50,7 @@ class AgentSettings(BaseModel):
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
     on_crash: Literal["close", "resume"] = "resume"
+    on_divergence: Literal["end", "continue"] = "end"
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""

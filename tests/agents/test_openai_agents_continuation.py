@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.core.contracts import Store, keeps_journal, resumes
 from turnwire.core.events import Event, HandoffEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.turns import TurnRecord
+from turnwire.core.turns import Turn, TurnRecord
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["model_server"]
 
@@ -303,13 +305,62 @@ async def test_turn_is_lost_again_and_again_and_still_repeats_nothing(
     assert office.done == {f"pay {number}": 2 for number in range(4)}
 
 
-def test_agent_resumes_unless_it_has_a_session_or_says_otherwise() -> None:
+@pytest.mark.parametrize("keeps", ["file", "memory"])
+async def test_session_of_the_sdk_has_every_item_once(
+    model_server: ScriptedModel, make_office: MakeOffice, tmp_path: Path, keeps: str
+) -> None:
+    """An in-memory session is lost with its process, and restored from the journal."""
+    path = tmp_path / "memory.db" if keeps == "file" else ":memory:"
+    sessions: list[SQLiteSession] = []
+
+    def open_session(turn: Turn) -> SQLiteSession:
+        sessions.append(SQLiteSession(turn.session_id, path))
+        return sessions[-1]
+
+    never = asyncio.Event()
+    for first in (says("It", never), None):
+        before = len(model_server.bodies)
+        replies = [
+            *(says("Hi."), calls(("pay", {"amount": 1}), text="I pay.", ids=["a1"]), calls(("pay", {"amount": 2}), ids=["a2"])),
+            *([first] if first else []),
+            *(says("It is."), says("Bye.")),
+        ]
+        model_server.plan(*replies)
+        office, store = make_office(), MemoryStore()
+        async with open_office(store, office, session=open_session) as desk:
+            hello = await desk.start("Hello")
+            await completed_answer(desk, hello)
+            if keeps == "memory" and first:
+                sessions[-1].close()
+            turn = await desk.start("Go", session_id=hello.session_id)
+            if first:
+                await wait_for_events(desk, turn, TokenEvent("It"))
+                await lose_worker(desk)
+        async with open_office(store, office, session=open_session) as desk:
+            assert await completed_answer(desk, turn) == "I pay.\n\nIt is."
+            items = [_bare(item) for item in await sessions[-1].get_items()]
+            await completed_answer(desk, await desk.start("Bye", session_id=hello.session_id))
+        assert office.done == {"pay 1": 1, "pay 2": 1}
+        if first:
+            killed, last_request = items, model_server.bodies[-1]["messages"]
+            repeated, broken_off = model_server.bodies[before + 4], model_server.bodies[before + 3]
+            assert repeated["messages"] == broken_off["messages"]
+        else:
+            assert (killed, last_request) == (items, model_server.bodies[-1]["messages"])
+    for session in sessions:
+        session.close()
+
+
+def _bare(item: Any) -> dict[str, Any]:
+    """Return an item of a session without the ids that differ in every run."""
+    return {name: value for name, value in item.items() if name not in ("id", "provider_data")}
+
+
+def test_agent_resumes_unless_it_says_otherwise() -> None:
     agent = Agent(name="Plain")
     plain = OpenAIAgentsAgent(agent)
     assert (resumes(plain), keeps_journal(plain)) == (True, True)
     closing = OpenAIAgentsAgent(agent, on_crash="close")
     assert (resumes(closing), keeps_journal(closing)) == (False, False)
     with_session = OpenAIAgentsAgent(agent, session=lambda turn: SQLiteSession(turn.session_id))
-    assert (resumes(with_session), keeps_journal(with_session)) == (False, False)
-    with pytest.raises(ValueError, match="session"):
-        OpenAIAgentsAgent(agent, session=lambda turn: SQLiteSession(turn.session_id), on_crash="resume")
+    assert (resumes(with_session), keeps_journal(with_session)) == (True, True)

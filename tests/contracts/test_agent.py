@@ -26,6 +26,7 @@ from tests.scripted_model import (
     garbles,
     hangs,
     model_server,
+    said,
     says,
     silent,
     thinks,
@@ -132,33 +133,6 @@ def check_calls_have_results(events: list[Event]) -> None:
     call_ids = [event.call_id for event in only(events, ToolCallEvent)]
     assert sorted(call_ids) == sorted(event.call_id for event in only(events, ToolResultEvent))
     assert len(set(call_ids)) == len(call_ids)
-
-
-def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the texts, calls and results of a model request, in one form for both APIs."""
-    entries: list[tuple[str, Any]] = []
-    for item in body["messages"] if "messages" in body else body["input"]:
-        role, kind = item.get("role"), item.get("type", "message")
-        content = _content(item.get("content"))
-        if role == "tool":
-            entries.append(("result", (item["tool_call_id"], content)))
-        elif kind == "function_call":
-            entries.append(("call", (item["call_id"], item["name"], json.loads(item["arguments"]))))
-        elif kind == "function_call_output":
-            entries.append(("result", (item["call_id"], _content(item["output"]))))
-        elif role in ("user", "assistant"):
-            if content:
-                entries.append((role, content))
-            for call in item.get("tool_calls") or ():
-                function = call["function"]
-                entries.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
-    return entries
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content)
-    return content or ""
 
 
 def results_told(body: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from tests.core.desk import (
     wait_for_events,
     wait_until_suspended,
 )
+from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
@@ -241,6 +242,47 @@ async def test_running_tool_that_is_not_idempotent_runs_again_only_if_a_person_a
         (result,) = [event for event in events if isinstance(event, ToolResultEvent)]
         assert result.success == approved
         assert ("Outcome unknown" in str(result.result)) == (not approved)
+
+
+async def test_tool_that_broke_off_does_not_run_again_if_the_agent_has_changed_its_mind(store: Store) -> None:
+    class Fickle(Player):
+        """Says once that the tool may be repeated: when the turn is taken over, and not when the tool begins."""
+
+        answers = [True]
+
+        def repeats(self, tool: str) -> bool:
+            return bool(self.answers) and self.answers.pop()
+
+    player = Fickle(two_steps, stops_at="find")
+    turn = await lose(store, player)
+    async with open_actor_desk(store, player) as desk:
+        assert (await failure(desk, turn)).code == "outcome_unknown"
+    assert player.live["find"] == 1
+
+
+async def test_sub_agent_that_is_repeated_keeps_its_path(store: Store) -> None:
+    paths: list[dict[str, tuple[str, ...]]] = []
+
+    async def delegate(player: Player) -> None:
+        journal = current_journal()
+        assert journal is not None
+        entered: dict[str, tuple[str, ...]] = {}
+        paths.append(entered)
+        # After the crash another sub-agent of the same name begins first.
+        for name in ("first",) if len(paths) == 1 else ("second", "first"):
+            with journal.inside(name):
+                place = journal.place("run", "Scout")
+                entered[name] = enter_agent((), "Scout", name, place=place)
+        try:
+            await player.model("I scout. ", place="first/run/Scout/1", path=entered["first"])
+        finally:
+            for path in entered.values():
+                leave_agent(path)
+
+    player = Player(delegate, stops_at="I scout. ")
+    turn = await lose(store, player)
+    await finish(store, player, turn)
+    assert paths == [{"first": ("Scout",)}, {"second": ("Scout:second",), "first": ("Scout",)}]
 
 
 async def test_permission_to_repeat_a_tool_is_for_one_run(store: Store) -> None:

@@ -455,13 +455,11 @@ def test_invalid_on_crash_is_refused() -> None:
 
 
 def test_on_crash_resume_of_an_sdk_without_support_is_refused() -> None:
-    from pydantic_ai import Agent
+    from langchain_core.runnables import RunnableLambda
 
-    from turnwire.agents.pydantic_ai import PydanticAIAgent
+    from turnwire.agents.langgraph import LangGraphAgent
 
-    wrap: Callable[[Any], Any]
-    for wrap in (lambda agent: agent, PydanticAIAgent):
-        wrapped: Any = wrap(Agent("test"))
-        wrapped.on_crash = "resume"
-        with pytest.raises(TypeError, match="cannot have on_crash"):
-            as_agent(wrapped)
+    wrapped: Any = LangGraphAgent(RunnableLambda(str))
+    wrapped.on_crash = "resume"
+    with pytest.raises(TypeError, match="cannot have on_crash"):
+        as_agent(wrapped)

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
 from tests.faults.checks import TAKEOVER_SECONDS
+from tests.faults.office_campaign import OfficeVerdict, StoreName, office_sdks, run_office_campaign
 
 
 def main() -> int:
     options = _options()
+    if options.agents:
+        return run_against_agents(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
     print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
@@ -29,6 +32,54 @@ def main() -> int:
     )
     print_report(verdict)
     return 1 if verdict.broken else 0
+
+
+def run_against_agents(options: argparse.Namespace) -> int:
+    """Kill servers with agents of each SDK, over each store."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"seed {options.seed}; the servers' own logs are in {folder}", flush=True)
+    chosen = set(options.only.split(",")) if options.only else {*office_sdks(), "sqlite", "postgres"}
+    sdks = [name for name in office_sdks() if name in chosen] or office_sdks()
+    stores: list[StoreName] = [name for name in ("sqlite", "postgres") if name in chosen] or ["sqlite", "postgres"]
+    is_broken = False
+    for sdk in sdks:
+        for store in stores:
+            place = folder / f"{sdk}-{store}"
+            place.mkdir()
+            verdict = asyncio.run(
+                run_office_campaign(
+                    sdk,
+                    store,
+                    kills=options.kills,
+                    seed=options.seed,
+                    workers=options.workers,
+                    folder=place,
+                    report=lambda text: print(f"  {text}", flush=True),
+                )
+            )
+            print_office_report(verdict)
+            is_broken = is_broken or bool(verdict.broken)
+    return 1 if is_broken else 0
+
+
+def print_office_report(verdict: OfficeVerdict) -> None:
+    rows: list[tuple[str, object]] = [
+        ("kill -9", verdict.kills),
+        ("rolling restarts", verdict.restarts),
+        ("turns", verdict.turns),
+        ("… that were continued", verdict.continued),
+        ("… that never got further and were closed", verdict.closed),
+        ("model requests", verdict.requests),
+        ("tool runs", verdict.tool_runs),
+        ("repeats that a person allowed", verdict.asked),
+        ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("violations", len(verdict.broken)),
+    ]
+    print(f"\n{verdict.sdk}, {verdict.store}, seed {verdict.seed}")
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    for violation in verdict.broken[:40]:
+        print(f"VIOLATION: {violation}", flush=True)
 
 
 def print_report(verdict: Verdict) -> None:
@@ -66,13 +117,19 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the seed of the random choices")
     parser.add_argument("--workers", type=int, default=4, help="the number of server processes (default: 4)")
     parser.add_argument("--pace", type=float, default=1.0, help="seconds between two faults (default: 1)")
-    parser.add_argument("--only", default="", help=f"only these faults, separated by commas: {', '.join(FAULTS)}")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"only these, separated by commas: {', '.join(FAULTS)}; with --agents, SDKs and stores",
+    )
     parser.add_argument(
         "--takeover",
         type=float,
         default=TAKEOVER_SECONDS,
         help=f"the longest time until the turns of a lost worker are closed (default: {TAKEOVER_SECONDS:g} s)",
     )
+    parser.add_argument("--agents", action="store_true", help="kill servers with agents of each SDK, over each store")
+    parser.add_argument("--kills", type=int, default=200, help="with --agents: kills for each SDK and store")
     return parser.parse_args()
 
 

@@ -49,9 +49,9 @@ async def check(users: SimulatedUsers, cluster: Cluster, takeover_seconds: float
             if type(reader) not in truths:
                 truths[type(reader)] = await whole(client, cluster, type(reader), turn)
             truth = truths[type(reader)]
-            if not _agree(reader, truth):
+            if not agree(reader, truth):
                 broken.append(
-                    f"turn {turn.turn_id}: a reader on {reader.wire} saw other events: {_differ(reader, truth)}"
+                    f"turn {turn.turn_id}: a reader on {reader.wire} saw other events: {differ(reader, truth)}"
                 )
         if (elapsed := await _takeover(users, turn, log, cluster)) is not None:
             takeovers.append(elapsed)
@@ -159,7 +159,7 @@ async def _takeover(
     return None if hindered else ended - lost
 
 
-def _agree(reader: Reader, truth: Reader) -> bool:
+def agree(reader: Reader, truth: Reader) -> bool:
     if truth.raw == FAILED and reader.raw.endswith(b"}"):
         # The turn failed while it was read; later readers get the failure before the first byte.
         return b'"error":{' in reader.raw
@@ -169,7 +169,7 @@ def _agree(reader: Reader, truth: Reader) -> bool:
     return reader.frames == truth.frames[: len(reader.frames)] and truth.raw.startswith(reader.raw)
 
 
-def _differ(reader: Reader, truth: Reader) -> str:
+def differ(reader: Reader, truth: Reader) -> str:
     if reader.raw or truth.raw:
         return f"{reader.raw[-200:]!r}, not {truth.raw[-200:]!r} in the log"
     for index, (seen, logged) in enumerate(zip(reader.frames, truth.frames, strict=False)):

@@ -19,6 +19,7 @@ from tests.faults.proxy import FaultProxy, faulty
 from tests.postgres_server import PostgresServer, execute
 from turnwire.server.auth import ALL_SCOPES, KeyRing
 from turnwire.stores.postgres import PostgresStore
+from turnwire.stores.sqlite import SqliteStore
 
 LEASE = 2.0
 START_SECONDS = 30.0
@@ -41,27 +42,25 @@ _SETTINGS = {
 }
 
 
-class Node:
-    """One server, whose process may be dead, and its network to the database."""
+class ServerProcess:
+    """One server, whose process may be dead."""
 
-    def __init__(self, number: int, folder: Path, database: str, network: FaultProxy) -> None:
+    module = "tests.faults.server"
+
+    def __init__(self, number: int, folder: Path) -> None:
         self.number = number
-        self.network = network
         self.url = ""
+        self.is_paused = False
+        self.is_ready = False
         self._folder = folder
-        self._database = database
         self._process: asyncio.subprocess.Process | None = None
         self._port = 0
         self.lost_at: list[float] = []
-        self.is_paused = False
-        self._is_ready = False
-        self.front: FaultProxy | None = None
-        self._clock = folder / f"node{number}.clock"
 
     @property
     def address(self) -> str:
         """Return the URL for clients."""
-        return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
+        return self.url
 
     @property
     def port(self) -> int:
@@ -71,27 +70,32 @@ class Node:
     def is_up(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    @property
-    def is_well(self) -> bool:
-        return self.is_up and self._is_ready and not self.is_paused and self.network.is_whole
+    def settings(self) -> dict[str, object]:
+        """Return the settings of the server, beside those that all servers have."""
+        return {"data": self._folder / f"node{self.number}"}
+
+    def variables(self) -> dict[str, str]:
+        """Return further environment variables."""
+        return {}
 
     async def start(self) -> None:
-        self._is_ready = False
-        url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
+        self.is_ready = False
+        await self._spawn(asyncio.subprocess.DEVNULL)
+        await self._listen()
+
+    async def _spawn(self, stdin: int) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
-        data = self._folder / f"node{self.number}"
-        settings = {**_SETTINGS, "database_url": url, "port": self._port, "data": data}
+        settings = {**_SETTINGS, "port": self._port, **self.settings()}
         variables = {f"TURNWIRE_{name.upper()}": str(value) for name, value in settings.items()}
         with (self._folder / f"node{self.number}.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.faults.server"),
+                *(sys.executable, "-m", self.module),
                 cwd=_ROOT,
-                env={**inherited, **variables, **self._fake_clock(), "FAULTS_NODE": str(self.number)},
-                stdin=asyncio.subprocess.DEVNULL,
+                env={**inherited, **variables, **self.variables()},
+                stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
             )
-        await self._listen()
 
     async def _listen(self) -> None:
         process = self._process
@@ -103,29 +107,12 @@ class Node:
                     if "listening on " in line:
                         self.url = line.split("listening on ")[1].split()[0]
                         self._port = int(self.url.rpartition(":")[2])
-                        self._is_ready = True
+                        self.is_ready = True
                         return
         except TimeoutError:
             pass
         # The database may have been down; `keep_up` starts the server again.
         await self.kill()
-
-    def _fake_clock(self) -> dict[str, str]:
-        """Return the variables for a settable wall clock. The monotonic clock stays right."""
-        if self.number != 0 or (library := faketime()) is None:
-            return {}
-        if not self._clock.exists():
-            self.set_clock(0)
-        return {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
-
-    def set_clock(self, seconds: int) -> None:
-        self._clock.write_text(f"{seconds:+d}")
 
     async def keep_up(self) -> None:
         while True:
@@ -159,6 +146,49 @@ class Node:
             finally:
                 self.is_paused = False
                 os.kill(self._process.pid, signal.SIGCONT)
+
+
+class Node(ServerProcess):
+    """One server of a cluster, and its network to the database and to its clients."""
+
+    def __init__(self, number: int, folder: Path, database: str, network: FaultProxy) -> None:
+        super().__init__(number, folder)
+        self.network = network
+        self.front: FaultProxy | None = None
+        self._database = database
+        self._clock = folder / f"node{number}.clock"
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and self.is_ready and not self.is_paused and self.network.is_whole
+
+    def settings(self) -> dict[str, object]:
+        url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
+        return {**super().settings(), "database_url": url}
+
+    def variables(self) -> dict[str, str]:
+        return {**self._fake_clock(), "FAULTS_NODE": str(self.number)}
+
+    def _fake_clock(self) -> dict[str, str]:
+        """Return the variables for a settable wall clock. The monotonic clock stays right."""
+        if self.number != 0 or (library := faketime()) is None:
+            return {}
+        if not self._clock.exists():
+            self.set_clock(0)
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set_clock(self, seconds: int) -> None:
+        self._clock.write_text(f"{seconds:+d}")
 
 
 class Cluster:
@@ -244,7 +274,7 @@ async def cluster(count: int, folder: Path) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncIterator[Cluster]:
     database = await asyncio.to_thread(engine.new_database)
-    keys = await _make_keys(engine.url(database))
+    keys = await make_keys(PostgresStore(engine.url(database)))
     async with AsyncExitStack() as stack:
         path = engine.folder / ".s.PGSQL.5432"
         networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
@@ -286,8 +316,8 @@ def _fill(ballast: Path) -> None:
             file.flush()
 
 
-async def _make_keys(url: str) -> dict[str, str]:
-    store = PostgresStore(url)
+async def make_keys(store: PostgresStore | SqliteStore) -> dict[str, str]:
+    """Open a store, and return new API keys of the users."""
     await store.open()
     try:
         ring = KeyRing(store)

@@ -9,6 +9,7 @@ from itertools import chain, count
 from threading import Lock
 
 from turnwire.core.emit import current_turn
+from turnwire.core.journal import current_journal
 from turnwire.tools.invocation import running_call_id
 
 Path = tuple[str, ...]
@@ -17,14 +18,22 @@ _active: set[tuple[str, Path]] = set()
 _lock = Lock()
 
 
-def enter_agent(parent: Path, name: str, call_id: str | None = None) -> Path:
+def enter_agent(parent: Path, name: str, call_id: str | None = None, *, place: str = "") -> Path:
     """Return the path of a sub-agent that begins; `leave_agent` releases it.
 
-    `call_id` is the tool call that runs it, by default the running one.
+    `call_id` is the tool call that runs it, by default the running one. A run that is repeated after a crash, at the
+    same `place` of the journal, has the same path again.
     """
     call_id = call_id or running_call_id()
+    journal = current_journal() if place else None
+    recorded = journal.recorded_path(place) if journal else None
+    reserved = journal.reserved_paths() if journal else frozenset[Path]()
     with _lock:
-        path = next(path for path in _paths(parent, name, call_id) if (_turn_id(), path) not in _active)
+        path = recorded or next(
+            path
+            for path in _paths(parent, name, call_id)
+            if path not in reserved and (_turn_id(), path) not in _active
+        )
         _active.add((_turn_id(), path))
     return path
 

@@ -16,9 +16,9 @@ from msgspec import Struct, structs
 
 from turnwire.agents.text_tool_calls import TextToolCalls
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.ids import new_id
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
@@ -58,6 +58,7 @@ class ChatCompletionsAgent:
         tools: Iterable[Tool | Toolset | Function] = (),
         max_steps: int = 20,
         on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
         journal: bool = True,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -73,6 +74,7 @@ class ChatCompletionsAgent:
         self.instructions = instructions
         self.max_steps = max_steps
         self.on_crash: OnCrash = on_crash
+        self.on_divergence: OnDivergence = on_divergence
         self.journal = journal
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
@@ -215,9 +217,10 @@ class ToolLoop:
         self._text = ""
         self._calls: list[ToolCallRequest] = []
         self._requests: tuple[ToolRequest, ...] = ()
+        self._usage: Usage | None = None
         self._step = 0
         self._journal = current_journal()
-        self._place = self._journal.place(model.name) if self._journal else ""
+        self._place = self._journal.place("run") if self._journal else ""
         self._has_text = False
 
     async def run(
@@ -311,7 +314,7 @@ class ToolLoop:
                 async with aclosing(self._call_model()) as pieces:
                     async for piece in pieces:
                         yield piece
-                call.finish({"text": self._text, "calls": msgspec.to_builtins(self._calls)})
+                call.finish({"text": self._text, "calls": msgspec.to_builtins(self._calls)}, usage=self._usage)
                 return
             self._text = call.result["text"]
             self._set_calls(msgspec.convert(call.result["calls"], list[ToolCallRequest]))
@@ -324,13 +327,15 @@ class ToolLoop:
 
     async def _call_model(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, and keep its text and tool requests in `_text`, `_calls` and `_requests`."""
-        self._text, self._calls = "", []
+        self._text, self._calls, self._usage = "", [], None
         parser = TextToolCalls(self._tools)
         async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
                 if isinstance(piece, ToolCallRequest):
                     self._calls.append(piece)
                 elif not isinstance(piece, str):
+                    if isinstance(piece, UsageEvent):
+                        self._usage = Usage(piece.input_tokens, piece.output_tokens)
                     yield piece
                 elif shown := parser.feed(piece):
                     self._text += shown

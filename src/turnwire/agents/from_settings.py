@@ -28,6 +28,7 @@ def build_configured(
         tools=[*tools, *(servers[name] for name in agent.mcp)],
         max_steps=agent.max_steps,
         on_crash=agent.on_crash,
+        on_divergence=agent.on_divergence,
         base_url=agent.model_url or settings.model_url,
         api_key=_model_key(agent, settings),
         api=agent.model_api or settings.model_api,

@@ -19,6 +19,7 @@ logger = logging.getLogger("turnwire.runner")
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 OnCrash = Literal["close", "resume"]
+OnDivergence = Literal["end", "continue"]
 RUNNABLE = "runnable"
 KEYS = "keys"
 Scope = Literal["read", "write", "approve", "operate"]
@@ -42,6 +43,8 @@ class Agent(Protocol):
       Without it, the turn ends as interrupted.
     - `journal = True`: the agent records its calls in the turn's journal (see `core.journal`). With `on_crash =
       "resume"` it is then called again as if for the first time, and its finished calls are answered from the journal.
+    - `on_divergence = "continue"`: an agent with a journal that makes other calls than before, because it has changed,
+      is called again with the finished tool steps in `turn.progress`. Without it, the turn fails with `diverged`.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
     - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
@@ -60,6 +63,10 @@ def resumes(agent: object) -> bool:
 
 def keeps_journal(agent: object) -> bool:
     return getattr(agent, "journal", False) is True
+
+
+def continues_diverged(agent: object) -> bool:
+    return getattr(agent, "on_divergence", "end") == "continue"
 
 
 def repeats(agent: object, tool: str) -> bool:

@@ -22,6 +22,7 @@ from turnwire.core.contracts import (
     Refusal,
     Store,
     Suspension,
+    continues_diverged,
     keeps_journal,
     repeats,
     resumes,
@@ -49,14 +50,23 @@ from turnwire.core.events import (
     ReasoningEvent,
     ResponseEvent,
     RestartEvent,
+    StatusEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
-from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
+from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
-from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
+from turnwire.core.recovery import (
+    BEGUN_AGAIN,
+    NOT_REPEATED,
+    can_continue,
+    progress,
+    release_or_suspend,
+    unfinished_calls,
+)
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -255,9 +265,13 @@ class Execution:
             await self._open_journal(agent)
         approval: WaitForApproval | None = None
         try:
-            await self._write_answer(agent.answer(await self._make_turn(agent)))
-            if self._journal is not None and self.state is ExecutionState.RUNNING:
-                self._journal.check_complete()
+            try:
+                await self._call_agent(agent)
+            except Exception as error:
+                if isinstance(error, WaitForApproval) or not self._continues_diverged(agent):
+                    raise
+                await self._begin_again(agent)
+                await self._call_agent(agent)
         except WaitForApproval as raised:
             approval = raised
         finally:
@@ -265,16 +279,42 @@ class Execution:
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
 
+    async def _call_agent(self, agent: Agent) -> None:
+        await self._write_answer(agent.answer(await self._make_turn(agent)))
+        if self._journal is not None and self.state is ExecutionState.RUNNING:
+            self._journal.check_complete()
+
+    def _continues_diverged(self, agent: Agent) -> bool:
+        has_diverged = self._journal is not None and self._journal.divergence is not None
+        return has_diverged and continues_diverged(agent) and self.state is ExecutionState.RUNNING
+
+    async def _begin_again(self, agent: Agent) -> None:
+        """Keep the finished tool steps of an agent that has changed, take back what follows, and record from here."""
+        log, journal = self._log, self._journal
+        assert journal is not None
+        logger.warning("the agent %r has changed in turn %s: %s", self._record.agent, self.turn_id, journal.divergence)
+        for call in unfinished_calls(log.fold):
+            log.append(ToolResultEvent(call.id, call.name, False, NOT_REPEATED))
+        log.append(RestartEvent(log.fold.border, "diverged"))
+        log.append(StatusEvent(BEGUN_AGAIN))
+        self._recording = journal.begin_again()
+        self._logged.clear()
+        self._set_journal(agent)
+
+    def _set_journal(self, agent: Agent) -> None:
+        self._journal = TurnJournal(
+            self._log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
+        )
+        set_journal(self._journal)
+
     async def _open_journal(self, agent: Agent) -> None:
         log = self._log
         self._recording = fold_journal(await self._store.journal(self.turn_id))
         if self._recording.is_missing(log.fold):
             return
-        self._journal = TurnJournal(
-            log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
-        )
-        set_journal(self._journal)
+        self._set_journal(agent)
         if self._recording.calls:
+            count_saved(self._recording)
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
                     if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):
@@ -327,7 +367,7 @@ class Execution:
             history=history,
             options=record.options,
             resumption=await self._resumption(),
-            progress=self._progress() if resumes(agent) and self._journal is None else (),
+            progress=await self._progress() if resumes(agent) else (),
             parent_turn_id=record.parent_turn_id,
         )
 
@@ -358,9 +398,21 @@ class Execution:
         decisions = (self._log.fold.decision(call_id) for call_id in call_ids)
         return tuple(decision for decision in decisions if decision)
 
-    def _progress(self) -> tuple[Message, ...]:
+    async def _progress(self) -> tuple[Message, ...]:
+        if self._journal is not None:
+            return await self._diverged_progress() if self._recording.has_diverged else ()
         fold = self._log.fold
         self._resumed_calls = [ToolCallEvent(call.id, call.name, call.args) for call in unfinished_calls(fold)]
+        return progress(fold)
+
+    async def _diverged_progress(self) -> tuple[Message, ...]:
+        """Return the tool steps that an agent continues from that had changed."""
+        await self._log.flush()
+        fold, base = TurnFold(), self._recording.base
+        async for events in read_all(self._store, self.turn_id, 0):
+            for logged in events:
+                if logged.position <= base:
+                    fold.add(logged)
         return progress(fold)
 
     # The agent's output

@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
+from turnwire.core import metrics
 from turnwire.core.contracts import CallKind, CallState, JournalEntry
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError
@@ -30,6 +31,7 @@ from turnwire.core.log import LogLimits, TurnLog
 from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
+_DIVERGENCE = "divergence"
 logger = logging.getLogger("turnwire.runner")
 
 
@@ -41,6 +43,7 @@ class RecordedCall(Struct):
     since: int
     position: int
     result: bytes = b""
+    usage: Usage | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -53,6 +56,8 @@ class Recording(Struct):
     segment: int = 0
     base: int = OPENING_POSITION
     """The position of the last event before the segment."""
+    has_diverged: bool = False
+    """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
@@ -74,14 +79,26 @@ class Recording(Struct):
         self.size += len(entry.result)
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
+            self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.calls = {}
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
             call.since, call.position = entry.since, entry.position
             if entry.state != "shown":
-                call.state, call.result = entry.state, entry.result
+                call.state, call.result, call.usage = entry.state, entry.result, entry.usage
                 self.last_finished = entry.position
+
+
+def count_saved(recording: Recording) -> None:
+    """Count a turn that is continued, and the calls that it need not make again."""
+    metrics.CONTINUED.add()
+    for call in recording.calls.values():
+        if call.is_finished:
+            metrics.SAVED_CALLS.add(call.entry.kind)
+            usage = call.usage or Usage()
+            metrics.SAVED_TOKENS.add("input", usage.input_tokens or 0)
+            metrics.SAVED_TOKENS.add("output", usage.output_tokens or 0)
 
 
 def fold_journal(entries: Iterable[JournalEntry]) -> Recording:
@@ -159,6 +176,7 @@ class TurnJournal:
         repeats: Callable[[str], bool],
         hands_over: Callable[[], bool],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._repeats = repeats
         self._hands_over = hands_over
         self._log = log
@@ -166,7 +184,10 @@ class TurnJournal:
         self._limits = limits
         self._finished: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
+        self.divergence: AgentError | None = None
+        """The difference to the recorded calls, once the agent has made another one."""
         self._open: set[str] = set()
+        self._met: set[str] = set()
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
         self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
@@ -174,6 +195,17 @@ class TurnJournal:
     @property
     def position(self) -> int:
         return self._log.position
+
+    def is_on_its_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    @property
+    def is_continued(self) -> bool:
+        """Return True if the agent has made calls before, which it will repeat."""
+        return bool(self._recording.calls)
 
     @property
     def is_between_calls(self) -> bool:
@@ -193,11 +225,30 @@ class TurnJournal:
     def place(self, *parts: str) -> str:
         """Return a name for the next run with these parts: the same again when the turn is continued.
 
+        The name of an agent or a model is no part of it: a call of one that was renamed would not be found, and be made
+        again. Instead, `begin_model` compares the names.
+
         A run inside a tool belongs to that call. If the call is answered from the journal, the run is not made again.
         """
         name = "/".join((_parent.get(), *parts))
         self._places[name] += 1
         return f"{name}/{self._places[name]}"
+
+    def recorded_path(self, place: str) -> tuple[str, ...] | None:
+        """Return the agent path of the run at this place, if it has called a model before the crash."""
+        call = self._recording.calls.get(f"{place}#0")
+        return call.entry.agent_path if call is not None and call.entry.kind == "model" else None
+
+    def reserved_paths(self) -> frozenset[tuple[str, ...]]:
+        """Return the agent paths of runs that will be repeated: those inside a finished call will not."""
+        calls = self._recording.calls
+        finished = {key.rpartition("#")[0] for key, call in calls.items() if call.is_finished}
+        return frozenset(
+            call.entry.agent_path
+            for key, call in calls.items()
+            if key not in self._met and call.entry.kind == "model" and call.entry.agent_path
+            if not any(key.startswith(f"{base}/") for base in finished)
+        )
 
     @contextmanager
     def inside(self, call: str) -> Generator[None]:
@@ -241,11 +292,24 @@ class TurnJournal:
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
         self.record(replace(entry, segment=segment, state="finished"))
 
+    def begin_again(self) -> Recording:
+        """Begin a new segment after a divergence, and return its empty recording."""
+        segment = self._recording.segment + 1
+        entry = self._entry("suspension", f"{_DIVERGENCE} {segment}", ())
+        entry = replace(entry, segment=segment, state="finished")
+        self.record(entry)
+        recording = Recording(size=self._recording.size, last_finished=self._recording.last_finished)
+        recording.add(entry)
+        return recording
+
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""
+        if self.divergence is not None:
+            raise self.divergence  # The agent's library has caught it.
         for key in self._unmet:
             if self._recording.calls[key].is_finished:
-                raise _diverged(f"it did not repeat the call of {_describe(self._recording.calls[key].entry.names)}")
+                names = self._recording.calls[key].entry.names
+                raise self._diverge(f"it did not repeat the call of {_describe(names)}")
 
     def end_step(self, call_id: str, name: str, result: Any, *, success: bool = True) -> None:
         """Write the result of a step that the log shows as a tool call, because a person was asked about it."""
@@ -287,9 +351,10 @@ class TurnJournal:
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
         recorded = self._recording.calls.get(entry.key)
         self._unmet.discard(entry.key)
+        self._met.add(entry.key)
         if recorded is not None:
             if recorded.entry.names != entry.names:
-                raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
+                raise self._diverge(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
                 self._finished[base] += 1
                 return JournaledCall(self, base, entry, recorded)
@@ -301,6 +366,10 @@ class TurnJournal:
         self._open.add(entry.key)
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
+
+    def _diverge(self, what: str) -> AgentError:
+        self.divergence = _diverged(what)
+        return self.divergence
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""
@@ -365,8 +434,12 @@ _parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
 
 
 def current_journal() -> TurnJournal | None:
-    """Return the journal of the running turn, or None outside a turn and for an agent without a journal."""
-    return _journal.get()
+    """Return the journal of the running turn, or None outside a turn and for an agent without a journal.
+
+    It is None in a thread with an event loop of its own too: what runs there belongs to the tool that started it.
+    """
+    journal = _journal.get()
+    return journal if journal is not None and journal.is_on_its_loop() else None
 
 
 def set_journal(journal: TurnJournal) -> None:

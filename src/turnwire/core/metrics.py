@@ -143,6 +143,19 @@ OVERLOADS = Counter(
 )
 REFUSED_KEYS = Counter("turnwire_refused_keys_total", "Requests and logins with a wrong, revoked or expired API key.")
 TAKEOVERS = Counter("turnwire_takeovers_total", "Turns of lost workers that this process has taken over.")
+CONTINUED = Counter("turnwire_turns_continued_total", "Turns that this process has continued from their journals.")
+SAVED_CALLS = Counter(
+    "turnwire_saved_calls_total",
+    "Calls of continued turns that were answered from the journal and not made again, by kind.",
+    "kind",
+    ("model", "tool"),
+)
+SAVED_TOKENS = Counter(
+    "turnwire_saved_tokens_total",
+    "Tokens of the model calls that were answered from the journal, by direction.",
+    "direction",
+    ("input", "output"),
+)
 LOOP_BLOCKED = Counter(
     "turnwire_loop_blocks_total", "Times that code blocked the event loop for more than a second; the log names it."
 )

@@ -28,6 +28,8 @@ MAX_RESTARTS = 3
 With a journal, the restarts since the last finished call count.
 """
 MOVING_ON = "The server is being stopped; this answer goes on elsewhere."
+BEGUN_AGAIN = "The agent has changed; it goes on from its last finished step."
+NOT_REPEATED = "The outcome of this call is unknown, because the server was restarted."
 OUTCOME_UNKNOWN = (
     "The server was lost or stopped while this call ran, so it may have taken effect already. Run it again?"
 )

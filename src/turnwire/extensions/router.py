@@ -14,7 +14,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwire.core.codec import clean_text
-from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, keeps_journal, repeats, resumes, takes_attachments
+from turnwire.core.contracts import (
+    Accepted,
+    Agent,
+    OnCrash,
+    OnDivergence,
+    Store,
+    continues_diverged,
+    keeps_journal,
+    repeats,
+    resumes,
+    takes_attachments,
+)
 from turnwire.core.errors import (
     AgentError,
     NoAgentError,
@@ -316,6 +327,7 @@ class ContextAgent:
         self._provide = provide
         self.takes_attachments = takes_attachments(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
+        self.on_divergence: OnDivergence = "continue" if continues_diverged(agent) else "end"
         self.journal = keeps_journal(agent)
 
     def repeats(self, tool: str) -> bool:

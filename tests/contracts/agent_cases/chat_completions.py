@@ -1,9 +1,10 @@
 """Turnwire's own agent loop over an OpenAI-compatible server."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.contracts.office import IDEMPOTENT
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import tool
@@ -27,6 +28,16 @@ def build(
     model = OpenAIModel("small", base_url=url, api=api, timeout=timeout, retries=0)
     careful = [tool(needs_approval=True)(each) if each.__name__ in asks else each for each in tools if asks]
     return ChatCompletionsAgent(model, instructions="Be kind.", tools=careful or tools)
+
+
+def build_office(url: str, tools: Mapping[str, Any]) -> ChatCompletionsAgent:
+    model = OpenAIModel("small", base_url=url, timeout=60, retries=0)
+    own = [tool(idempotent=name in IDEMPOTENT, needs_approval=name == "send")(each) for name, each in tools.items()]
+    return ChatCompletionsAgent(model, instructions="Work.", tools=own)
+
+
+def adapt_office(built: ChatCompletionsAgent) -> ChatCompletionsAgent:
+    return built
 
 
 def adapt(built: ChatCompletionsAgent, *, max_turns: int) -> ChatCompletionsAgent:

@@ -1,6 +1,6 @@
 """The OpenAI Agents SDK, with its own models for both APIs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
+from tests.contracts.office import IDEMPOTENT
 from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
 from turnwire.tools import Tool as OurTool
 
@@ -51,6 +52,20 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
         return (await Runner.run(scout, question)).final_output
 
     return Agent(name="Chief", instructions="Lead.", model=scout.model, tools=[ask_scout])
+
+
+def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any]:
+    model = sdk_model(url, api="chat", timeout=60)
+    look, count, pay = (function_tool(tools[name]) for name in ("look", "count", "pay"))
+    send = function_tool(tools["send"], needs_approval=True)
+    scout = Agent(name="Scout", instructions="Look.", model=model, tools=[look])
+    boss = Agent(name="Boss", instructions="Decide.", model=model, tools=[pay, send])
+    asking = scout.as_tool("ask_scout", "Ask the scout.")
+    return Agent(name="Desk", instructions="Work.", model=model, tools=[look, count, pay, asking], handoffs=[boss])
+
+
+def adapt_office(built: Agent[Any]) -> OpenAIAgentsAgent:
+    return OpenAIAgentsAgent(built, idempotent=IDEMPOTENT)
 
 
 def sdk_model(url: str, *, api: Any, timeout: float = 10.0) -> Model:

@@ -1,6 +1,6 @@
 """A Pydantic AI agent, with its own clients of both APIs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from pydantic_ai import Agent, Tool, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from tests.contracts.office import IDEMPOTENT
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
 from turnwire.tools import Tool as OurTool
 
@@ -45,6 +46,23 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
         return (await scout.run(question)).output
 
     return Agent(scout.model, instructions="Lead.", tools=[ask_scout])
+
+
+def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any, Any]:
+    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+    model = OpenAIChatModel("small", provider=OpenAIProvider(openai_client=client))
+    scout = Agent(model, name="Scout", instructions="Look.", tools=[tools["look"]])
+
+    async def ask_scout(input: str) -> str:
+        """Ask the scout."""
+        return (await scout.run(input)).output
+
+    own = [tools["look"], tools["count"], tools["pay"], ask_scout, Tool(tools["send"], requires_approval=True)]
+    return Agent(model, name="Desk", instructions="Work.", tools=own)
+
+
+def adapt_office(built: Agent[Any, Any]) -> PydanticAIAgent:
+    return PydanticAIAgent(built, idempotent=IDEMPOTENT)
 
 
 def adapt(built: Agent[Any, Any], *, max_turns: int) -> PydanticAIAgent:

@@ -11,13 +11,13 @@ from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
+from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
 from turnwire.agents.openai_agents.handoffs import last_agent
-from turnwire.agents.openai_agents.memory import align_session
+from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
@@ -35,8 +35,9 @@ class OpenAIAgentsAgent:
     `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
     service.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"` or there is a `session`, which
-    has the messages of the lost run already. `idempotent` names the tools that may run again if they break off.
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
+    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class OpenAIAgentsAgent:
         hooks: RunHooks[Any] | None = None,
         run_config: RunConfig | None = None,
         on_crash: OnCrash | None = None,
+        on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
     ) -> None:
-        if on_crash == "resume" and session is not None:
-            raise ValueError("an agent with a `session` cannot have on_crash='resume'; leave one of them out")
-        self.journal = on_crash != "close" and session is None
+        self.journal = on_crash != "close"
         self.on_crash: OnCrash = "resume" if self.journal else "close"
+        self.on_divergence: OnDivergence = on_divergence
         self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._max_turns = max_turns
@@ -75,14 +76,17 @@ class OpenAIAgentsAgent:
         return tool in self._idempotent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        run = Run(EventQueue())
+        run = Run(RunQueue())
         context = await self._make_context(turn)
-        result = await self._start(turn, run, context)
+        session = await open_session(self._session(turn), turn, run) if self._session is not None else None
+        result = await self._start(turn, run, context, session)
         reading = asyncio.create_task(_read(result, run))
         try:
             async for event in run.queue.events():
                 yield event
             await reading
+            if isinstance(session, ContinuedSession):
+                await session.finish()
         finally:
             run.queue.close()
             await _stop(result, reading)
@@ -95,18 +99,16 @@ class OpenAIAgentsAgent:
             return await _result_of(self._context(turn))
         return _TurnContext(**{name: getattr(turn, name) for name in Turn.__struct_fields__})
 
-    async def _start(self, turn: Turn, run: Run, context: Any) -> RunResultStreaming:
-        if turn.progress and turn.resumption is None:
+    async def _start(self, turn: Turn, run: Run, context: Any, session: Session | None) -> RunResultStreaming:
+        if turn.progress and turn.resumption is None and run.queue.journal is None:
             raise AgentError(
                 "The answer was begun by an older version of the server; send the message again.",
                 code="diverged",
                 retryable=True,
             )
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
-        if self._session is not None:
-            options["session"] = self._session(turn)
-            if turn.resumption is None:
-                await align_session(options["session"], turn)
+        if session is not None:
+            options["session"] = session
         if turn.resumption is not None:
             state = await resume_run(self._agent, turn.resumption, context, run)
             return start_run(self._runner, run, self._agent, state, options)
@@ -114,7 +116,9 @@ class OpenAIAgentsAgent:
         history = sdk_messages(turn.history) if self._session is None else []
         message: TResponseInputItem = {"role": "user", "content": turn.message}
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
-        return start_run(self._runner, run, agent, [*history, message], options)
+        steps = sdk_messages(turn.progress)
+        run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+        return start_run(self._runner, run, agent, [*history, message, *steps], options)
 
 
 async def _result_of(value: Any) -> Any:

@@ -12,7 +12,7 @@ from agents.items import ToolApprovalItem
 from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.openai_agents.events import EventQueue, Run
+from turnwire.agents.openai_agents.events import RunQueue, Run
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
@@ -43,7 +43,7 @@ def suspend_run(result: RunResultStreaming, run: Run) -> WaitForApproval:
     return WaitForApproval(requests, msgspec.json.encode(checkpoint))
 
 
-def _request(item: ToolApprovalItem, queue: EventQueue, active: Agent[Any]) -> ApprovalRequestEvent:
+def _request(item: ToolApprovalItem, queue: RunQueue, active: Agent[Any]) -> ApprovalRequestEvent:
     call_id = item.call_id or ""
     # A run that the application reads itself is not recorded; only its agent is known.
     path = queue.path_of(call_id, (item.agent.name,) if item.agent is not active else ())

@@ -13,7 +13,8 @@ from msgspec import convert, to_builtins
 from openai.types.responses import Response, ResponseCompletedEvent
 
 from turnwire.agents.openai_agents.events import Run, running_run
-from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, current_journal, fingerprint
+from turnwire.core.events import Usage
+from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome
 
@@ -35,16 +36,19 @@ async def begin_reply(
 async def finish_reply(call: JournaledCall, run: Run, response: Response) -> None:
     """Record a reply, when its text is in the log."""
     await run.queue.flush()
-    call.finish(response.to_dict(mode="json", warnings=False))
+    usage = response.usage and Usage(response.usage.input_tokens, response.usage.output_tokens)
+    call.finish(response.to_dict(mode="json", warnings=False), usage=usage)
 
 
-async def recorded_reply(call: JournaledCall, run: Run) -> ResponseCompletedEvent:
+async def recorded_reply(call: JournaledCall, run: Run, *, is_value: bool) -> ResponseCompletedEvent:
     """Return a recorded reply as the one event that the SDK needs, and show its text again if that was taken back."""
     # Servers send less than the types demand, so nothing is validated.
     response = Response.construct(**call.result)
     text = response.output_text
-    run.has_answered = run.has_answered or bool(text)
-    if not call.is_shown:
+    run.begin_reply(is_value=is_value)
+    if call.is_shown:
+        run.note_text(text)
+    else:
         if text:
             run.add_text(text)
             await run.queue.flush()
@@ -80,8 +84,8 @@ def _journaled_invoker(tool: FunctionTool) -> Any:
 
 
 async def _invoke(tool: FunctionTool, invoker: Any, context: ToolContext[Any], arguments: str) -> Any:
-    run, journal = running_run(), current_journal()
-    if run is None or journal is None:
+    run = running_run()
+    if run is None or (journal := run.queue.journal) is None:
         return await invoker(context, arguments)
     call_id = context.tool_call_id
     if tool._is_agent_tool:  # pyright: ignore[reportPrivateUsage]

@@ -5,8 +5,8 @@ A turn is one run, and one more for every agent that is used as a tool in it; th
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -29,11 +29,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
-from turnwire.core.emit import emit, wait_for_room
-from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.agents.event_queue import EmittedEvents, EventQueue
+from turnwire.core.errors import AgentError
 from turnwire.core.events import (
     Event,
-    EventBase,
     HandoffEvent,
     ReasoningEvent,
     TokenEvent,
@@ -42,60 +41,18 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
-from turnwire.core.journal import current_journal
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
 
-_MAX_QUEUED_EVENTS = 256
 
-
-class EventQueue:
-    """Queue between the SDK's tasks and the generator that yields the turn's events, in order."""
+class RunQueue(EventQueue):
+    """The queue of a turn, with its runs and the calls that are unfinished while the turn is suspended."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        super().__init__()
         self.runs: list[Run] = []
-        self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
-        self._is_closed = False
         self._unfinished: dict[tuple[Path, str], str] = {}
-
-    def put(self, event: Event | str | None) -> None:
-        """Add an event; None ends the queue."""
-        if not self._is_closed:
-            self._queue.put_nowait(event)
-        elif isinstance(event, UsageEvent):
-            # The run is being stopped and the generator reads no more; its usage must still reach the log.
-            with suppress(TurnwireError):
-                emit(event)
-
-    async def flush(self) -> None:
-        """Wait until every queued event is in the log, so that a tool's own `emit()` cannot overtake them."""
-        if not self._is_closed:
-            await self._queue.join()
-
-    async def wait_for_room(self) -> None:
-        """Hold back a model that is faster than the log."""
-        if self._queue.qsize() > _MAX_QUEUED_EVENTS:
-            await self.flush()
-
-    async def events(self) -> AsyncIterator[Event | str]:
-        while (event := await self._queue.get()) is not None:
-            yield event
-            # Only now: when the next event is requested, this one is written.
-            self._queue.task_done()
-
-    def close(self) -> None:
-        """Drop further events."""
-        self._is_closed = True
-
-    def release(self) -> None:
-        """Wake the tasks that wait in `flush`: no event will be taken any more."""
-        with suppress(ValueError):
-            while True:
-                self._queue.task_done()
-
-    # Calls that are unfinished while the turn is suspended
 
     def unfinished_calls(self) -> list[tuple[Path, str, str]]:
         """Return path, id and tool of the calls that are in the log without a result."""
@@ -118,18 +75,8 @@ class EventQueue:
         return next((run.path for run in self.runs if run.has_request(call_id)), default)
 
 
-class EmittedEvents(EventQueue):
-    """The same for runs that no adapter reads, such as one in an agent that is a plain function: `emit()` writes."""
-
-    def put(self, event: Event | str | None) -> None:
-        if isinstance(event, EventBase):
-            emit(event)
-
-    async def flush(self) -> None:
-        pass
-
-    async def wait_for_room(self) -> None:
-        await wait_for_room()
+class EmittedRuns(EmittedEvents, RunQueue):
+    """The same for runs that no adapter reads."""
 
 
 class ModelFailure(Struct, frozen=True):
@@ -163,12 +110,11 @@ class Run:
     `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any.
     """
 
-    def __init__(self, queue: EventQueue, path: Path = ()) -> None:
+    def __init__(self, queue: RunQueue, path: Path = (), place: str = "") -> None:
         queue.runs.append(self)
         self.queue = queue
         self.path = path
-        journal = current_journal()
-        self.place = journal.place("run", *path[-1:]) if journal else ""
+        self.place = place or (queue.journal.place("run") if queue.journal else "")
         """The run's place in the turn's journal."""
         self.has_answered = False
         self.has_text = False
@@ -181,7 +127,8 @@ class Run:
 
     def inside(self, agent: str) -> "Run":
         """Return the recorder for an agent that a tool of this run calls; `leave` when that run has ended."""
-        return Run(self.queue, enter_agent(self.path, agent))
+        place = self.queue.journal.place("run") if self.queue.journal else ""
+        return Run(self.queue, enter_agent(self.path, agent, place=place), place)
 
     def leave(self) -> None:
         leave_agent(self.path)
@@ -203,6 +150,12 @@ class Run:
         """Note that the model is called: what it writes is a paragraph of its own, or the JSON of a value."""
         self._begins_reply = True
         self._writes_value = is_value
+
+    def note_text(self, text: str) -> None:
+        """Note text of a reply that is in the log already."""
+        if text and not (self.path and self._writes_value):
+            self._begins_reply = False
+            self.has_answered = self.has_text = True
 
     def add_text(self, text: str) -> None:
         if self.path and self._writes_value:

@@ -1,17 +1,101 @@
-"""Agreement of the SDK's own memory with the turn's history.
+"""Agreement of the SDK's own memory with the turn's history, and with a run that is repeated after a crash.
 
 A session of the SDK is written at the end of each step, and has no branches: it lacks what a stopped or killed run did
 in its last step, and keeps what follows an earlier turn that is continued. Both are mended before the next run, if the
 SDK's session is one of this conversation alone.
+
+A run that is repeated finds the items in its session that the lost run has added. So what a session contained at first
+is recorded in the journal, and a `ContinuedSession` shows the run that, and adds only what is not there yet.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
-from agents import Session, TResponseInputItem
+from agents import OpenAIConversationsSession, Session, TResponseInputItem
+from agents.memory import is_openai_responses_compaction_aware_session as is_compacting
 
+from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.messages import sdk_messages
+from turnwire.core.errors import AgentError
 from turnwire.core.turns import Message, Turn
+
+
+async def open_session(session: Session, turn: Turn, run: Run) -> Session:
+    """Return the session for a run of a turn. Raises AgentError if the run is repeated and the session cannot be."""
+    journal = run.queue.journal
+    if journal is None or isinstance(session, OpenAIConversationsSession) or is_compacting(session):
+        if journal is not None and journal.is_continued:
+            raise AgentError(
+                f"A turn with a {type(session).__name__} cannot be continued after a restart. Send the message again.",
+                code="diverged",
+                retryable=True,
+            )
+        if turn.resumption is None:
+            await align_session(session, turn)
+        return session
+    with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
+        if not call.is_live:
+            return ContinuedSession(session, call.result, await session.get_items())
+        if turn.resumption is None:
+            await align_session(session, turn)
+        items = await session.get_items()
+        call.finish(items)
+        return ContinuedSession(session, items, items)
+
+
+class ContinuedSession:
+    """A session that shows a run its own items only, and does not add those that a lost run has added before."""
+
+    def __init__(
+        self, inner: Session, items: Sequence[TResponseInputItem], stored: Sequence[TResponseInputItem]
+    ) -> None:
+        self.session_id = inner.session_id
+        self.session_settings = inner.session_settings
+        self._inner = inner
+        self._items = list(items)
+        self._stored = list(stored)
+        """The items of the inner session."""
+        self._is_behind = len(stored) > len(items)
+        """True until the run has added what the lost run had."""
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return copy.deepcopy(self._items if limit is None else self._items[-limit:] if limit > 0 else [])
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        self._items += copy.deepcopy(items)
+        await self._store()
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        item = self._items.pop() if self._items else None
+        await self._store()
+        return item
+
+    async def clear_session(self) -> None:
+        self._items = []
+        await self._store()
+
+    async def finish(self) -> None:
+        """Remove what the lost run has added and this one has not."""
+        self._is_behind = False
+        await self._store()
+
+    async def _store(self) -> None:
+        common = next(
+            (index for index, pair in enumerate(zip(self._items, self._stored, strict=False)) if pair[0] != pair[1]),
+            min(len(self._items), len(self._stored)),
+        )
+        if self._is_behind and common == len(self._items) < len(self._stored):
+            return
+        self._is_behind = False
+        while len(self._stored) > common:
+            await self._inner.pop_item()
+            self._stored.pop()
+        if missing := copy.deepcopy(self._items[common:]):
+            await self._inner.add_items(missing)
+            self._stored += copy.deepcopy(missing)
 
 
 async def align_session(session: Session, turn: Turn) -> None:

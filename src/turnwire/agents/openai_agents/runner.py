@@ -24,7 +24,7 @@ from agents.tool_context import ToolContext
 from turnwire.agents.openai_agents.continuation import begin_reply, finish_reply, journal_tool, recorded_reply
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import (
-    EmittedEvents,
+    EmittedRuns,
     Hooks,
     ModelFailure,
     Run,
@@ -37,7 +37,6 @@ from turnwire.agents.openai_agents.events import (
 )
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
-from turnwire.core.journal import current_journal
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 
@@ -142,7 +141,7 @@ def _outer_run() -> Run | None:
     if not is_in_turn():
         return None
     unread = context_run()
-    return Run(EmittedEvents(), unread.path if unread else ())
+    return Run(EmittedRuns(), unread.path if unread else ())
 
 
 # Models
@@ -165,7 +164,7 @@ class WatchedModel(Model):
     async def stream_response(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
-        journal = current_journal()
+        journal = self._run.queue.journal
         if journal is None:
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:
@@ -174,7 +173,7 @@ class WatchedModel(Model):
         run, (model, _) = self._run, self._find()
         with await begin_reply(journal, run, self._hooks.agent, _name(model), (system_instructions, input)) as call:
             if not call.is_live:
-                yield await recorded_reply(call, run)
+                yield await recorded_reply(call, run, is_value=self._answers_with_value())
                 return
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:
@@ -194,8 +193,7 @@ class WatchedModel(Model):
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
             model = _with_recorded_chunks(model, self._run, ChatReader(name))
-        agent = self._hooks.agent
-        self._run.begin_reply(is_value=agent is not None and agent.output_type not in (None, str))
+        self._run.begin_reply(is_value=self._answers_with_value())
         sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
         recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
         try:
@@ -222,6 +220,10 @@ class WatchedModel(Model):
         if model not in self._used:
             self._used.append(model)
         return model, self._implied_settings()
+
+    def _answers_with_value(self) -> bool:
+        agent = self._hooks.agent
+        return agent is not None and agent.output_type not in (None, str)
 
     def _implied_settings(self) -> ModelSettings:
         # The SDK drops them for a model object, which it gets from us instead of a name.

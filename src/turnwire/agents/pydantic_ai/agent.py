@@ -1,31 +1,54 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from typing import Any, cast
 
-from pydantic_ai import DeferredToolRequests, PartDeltaEvent, TextPartDelta
+from pydantic_ai import AgentStreamEvent, DeferredToolRequests
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.run import AgentRunResult
 
+from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.agents.pydantic_ai.runner import install_runner
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
-from turnwire.core.turns import Turn
+from turnwire.core.turns import Message, Turn
+
+_CLEAN_UP_SECONDS = 3.0
 
 
 class PydanticAIAgent:
     """A Pydantic AI agent as an agent of ours.
 
-    `run_options` go to the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps`
-    returns the dependencies of each turn, for tools that need to know the caller.
+    `run_options` go to the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps` returns the
+    dependencies of each turn, for tools that need to know the caller.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
+    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools.
     """
 
     def __init__(
-        self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
+        self,
+        agent: AbstractAgent[Any, Any],
+        *,
+        to_deps: Callable[[Turn], Any] | None = None,
+        on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
+        idempotent: Collection[str] = (),
+        **run_options: Any,
     ) -> None:
         install_runner()
+        self.on_crash: OnCrash = on_crash
+        self.journal = on_crash == "resume"
+        self.on_divergence: OnDivergence = on_divergence
+        self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
@@ -34,8 +57,53 @@ class PydanticAIAgent:
             output_type: Any = run_options.get("output_type") or agent.output_type
             self._options["output_type"] = _with_requests(output_type)
 
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
+
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        listener = RunListener()
+        queue = EventQueue()
+        if turn.progress and turn.resumption is None and queue.journal is None:
+            raise AgentError(
+                "The answer was begun by an older version of the server; send the message again.",
+                code="diverged",
+                retryable=True,
+            )
+        running = asyncio.create_task(self._run(turn, queue))
+        try:
+            async for event in queue.events():
+                yield event
+            await running
+        finally:
+            queue.close()
+            # Cancellation stops the tools and closes the connection to the model's server.
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
+            queue.release()
+
+    async def _run(self, turn: Turn, queue: EventQueue) -> None:
+        listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
+        try:
+            prompt, options = self._options_for(turn, listener)
+
+            async def read(context: Any, events: AsyncIterable[AgentStreamEvent]) -> None:
+                async for _ in listener.read(events):
+                    pass
+
+            result: AgentRunResult[Any] = await self._agent.run(prompt, event_stream_handler=read, **options)
+            if isinstance(result.output, DeferredToolRequests):
+                raise suspend_run(result, has_text=listener.has_text)
+            listener.read_result(result)
+        except WaitForApproval:
+            raise
+        except Exception as error:
+            failure = explain_failure(error)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            queue.put(None)
+
+    def _options_for(self, turn: Turn, listener: RunListener) -> tuple[str | None, dict[str, Any]]:
         options: dict[str, Any] = {
             "message_history": sdk_messages(turn.history),
             "conversation_id": turn.session_id,
@@ -44,36 +112,13 @@ class PydanticAIAgent:
         }
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
-        prompt: str | None = turn.message
         if turn.resumption is not None:
-            prompt = None
-            options |= resume_run(turn.resumption, listener)
-        try:
-            # Leaving the context, also by cancellation, stops the run and closes the connection to the model's server.
-            async with self._agent.run_stream_events(prompt, **options) as events:
-                async for event in events:
-                    if listener.has_pending:
-                        for pending in listener.take_pending():
-                            yield pending
-                    if (
-                        isinstance(event, PartDeltaEvent)
-                        and isinstance(event.delta, TextPartDelta)
-                        and listener.is_within_reply
-                    ):
-                        # The fast path: nearly every event is a piece of text.
-                        yield event.delta.content_delta
-                    else:
-                        for converted in listener.convert(event):
-                            yield converted
-        except Exception as error:
-            for pending in listener.take_pending():
-                yield pending
-            failure = explain_failure(error)
-            if failure is error:
-                raise
-            raise failure from error
-        if listener.deferred is not None:
-            raise suspend_run(listener.deferred, has_text=listener.has_text)
+            return None, options | resume_run(turn.resumption, listener)
+        if turn.progress:
+            message = Message("user", turn.message)
+            listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress])}
+        return turn.message, options
 
 
 def _with_requests(output_type: Any) -> list[Any]:

@@ -5,13 +5,12 @@ run; only a `ToolError` is returned to the model.
 """
 
 import time
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
-from pydantic_ai import AgentRunResultEvent, AgentStreamEvent, DeferredToolRequests, RunContext
+from pydantic_ai import AgentStreamEvent, RunContext
 from pydantic_ai import messages as sdk
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed
@@ -20,7 +19,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
-from turnwire.core.emit import emit, wait_for_room
+from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import (
     CustomEvent,
@@ -32,6 +32,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.journal import JournaledCall
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
@@ -43,31 +44,56 @@ _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, 
 class RunListener(AbstractCapability[Any]):
     """Converter of one run's events, and capability with hooks where the SDK has no event.
 
-    `deferred` is the result of a run that ended in deferred tools; `has_text` is True if it has text so far.
+    `place` is the run's place in the turn's journal; `has_text` is True if the run has written text so far.
     """
 
-    deferred: AgentRunResult[Any] | None = None
+    queue: EventQueue
     path: Path = ()
+    place: str = ""
     has_text: bool = False
     _begins_reply: bool = False
-    _pending: deque[Event | str] = field(default_factory=deque[Event | str])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
+    _replayed: JournaledCall | None = None
+    """The reply that is being read, if it comes from the journal."""
 
     def record(self, event: Event | str) -> None:
-        """Add an event that the SDK has none for."""
-        self._pending.append(event)
+        self.queue.put(event)
 
-    @property
-    def has_pending(self) -> bool:
-        return bool(self._pending)
+    async def read(self, events: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
+        """Record the events of one step of the run, and pass them on."""
+        is_shown = self._replayed is not None and self._replayed.is_shown
+        async for event in events:
+            if is_shown and (text := _text_of(event)) is not None:
+                self.has_text = self.has_text or bool(text)
+            elif (
+                isinstance(event, sdk.PartDeltaEvent)
+                and isinstance(event.delta, sdk.TextPartDelta)
+                and self.has_text
+                and not self._begins_reply
+            ):
+                # The fast path: nearly every event is a piece of text that continues a reply.
+                self.record(event.delta.content_delta)
+            else:
+                for converted in self.convert(event):
+                    self.record(converted)
+            await self.queue.wait_for_room()
+            yield event
+        if self._replayed is not None:
+            replayed, self._replayed = self._replayed, None
+            if not replayed.is_shown:
+                await self.queue.flush()
+                replayed.show()
 
-    def take_pending(self) -> Iterator[Event | str]:
-        """Yield the events that the hooks recorded since the last call."""
-        while self._pending:
-            yield self._pending.popleft()
+    def read_result(self, result: AgentRunResult[Any]) -> None:
+        """Record the answer of a run, if it was not streamed: text that a function made, or a value."""
+        if not result.response.text:
+            self._begins_reply = True
+            output = result.output
+            for piece in self._text(output if isinstance(output, str) else to_json(output).decode()):
+                self.record(piece)
 
-    def convert(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
+    def convert(self, event: AgentStreamEvent) -> Iterator[Event | str]:
         """Yield our events for an event of the SDK."""
         if isinstance(event, sdk.PartStartEvent) and event.index == 0:
             self._begins_reply = True
@@ -89,21 +115,8 @@ class RunListener(AbstractCapability[Any]):
                 yield self._result(part)
             case sdk.CustomEvent(name=name):
                 yield CustomEvent(name=name, data=plain(event.to_payload()))
-            case AgentRunResultEvent(result=result):
-                if isinstance(result.output, DeferredToolRequests):
-                    self.deferred = result
-                # Text was streamed; a structured output, or one made by a function, was not.
-                elif not result.response.text:
-                    self._begins_reply = True
-                    output = result.output
-                    yield from self._text(output if isinstance(output, str) else to_json(output).decode())
             case _:
                 pass
-
-    @property
-    def is_within_reply(self) -> bool:
-        """Return True if the next piece of text continues a reply of the model."""
-        return self.has_text and not self._begins_reply
 
     def _text(self, text: str) -> Iterator[str]:
         if self._begins_reply and self.has_text:
@@ -129,13 +142,36 @@ class RunListener(AbstractCapability[Any]):
             raise unfinished(response.finish_reason)
         return response
 
+    async def wrap_model_request(
+        self, ctx: RunContext[Any], *, request_context: Any, handler: Any
+    ) -> sdk.ModelResponse:
+        journal = self.queue.journal
+        if journal is None:
+            return await handler(request_context)
+        await self.queue.flush()
+        with await begin_reply(journal, self.place, self.path, ctx, request_context) as call:
+            if not call.is_live:
+                self._replayed = call
+                return recorded_reply(call)
+            response: sdk.ModelResponse = await handler(request_context)
+            await self.queue.flush()
+            record_reply(call, response)
+        return response
+
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
+        await self.queue.flush()
         began = time.perf_counter()
-        try:
+
+        async def execute() -> Any:
             with running_call(call.tool_call_id):
                 return await handler(args)
+
+        try:
+            if (journal := self.queue.journal) is None:
+                return await execute()
+            return await run_recorded(journal, self.place, self.path, call, tool_def, execute)
         finally:
             self._took[call.tool_call_id] = _since(began)
 
@@ -165,7 +201,7 @@ class SubAgentListener(RunListener):
     def record(self, event: Event | str) -> None:
         if isinstance(event, str) and not self.writes_text:
             return
-        emit(
+        self.queue.put(
             TokenEvent(event, agent_path=self.path) if isinstance(event, str) else replace(event, agent_path=self.path)
         )
 
@@ -173,11 +209,21 @@ class SubAgentListener(RunListener):
         self, ctx: RunContext[Any], *, stream: AsyncIterable[AgentStreamEvent]
     ) -> AsyncIterator[AgentStreamEvent]:
         # With this hook the SDK streams the run, so that its text is in the log while it is written.
-        async for event in stream:
-            for converted in self.convert(event):
-                self.record(converted)
-            await wait_for_room()
+        async for event in self.read(stream):
             yield event
+
+
+def _text_of(event: AgentStreamEvent) -> str | None:
+    """Return the text of the answer in an event of a reply, "" for its reasoning, and None for any other event."""
+    match event:
+        case sdk.PartStartEvent(part=sdk.TextPart(content=text)):
+            return text
+        case sdk.PartDeltaEvent(delta=sdk.TextPartDelta(content_delta=text)):
+            return text
+        case sdk.PartStartEvent(part=sdk.ThinkingPart()) | sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta()):
+            return ""
+        case _:
+            return None
 
 
 def _is_complete(response: sdk.ModelResponse) -> bool:

@@ -4,6 +4,7 @@ The SDK has no hook for a run that another run starts, so `Agent.iter`, through 
 outside a turn are left unchanged.
 """
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import Any, cast
 from pydantic_ai import Agent, TextOutput
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
+from turnwire.agents.event_queue import EmittedEvents
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
 from turnwire.core.emit import is_in_turn
 
@@ -51,8 +53,12 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text:
         return
     path = None
     if listener is None:
-        path = enter_agent(outer.path if outer else (), agent.name or "agent")
-        listener = SubAgentListener(path=path, writes_text=writes_text)
+        # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+        is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
+        queue, name = outer.queue if outer and is_read else EmittedEvents(), agent.name or "agent"
+        place = queue.journal.place("run") if queue.journal else ""
+        path = enter_agent(outer.path if outer else (), name, place=place)
+        listener = SubAgentListener(queue, path, place, writes_text=writes_text)
         capabilities = [*capabilities, listener]
     token = _running.set(listener)
     try:

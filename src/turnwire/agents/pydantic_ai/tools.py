@@ -10,6 +10,7 @@ from pydantic_ai import RunContext
 from pydantic_ai import Tool as SdkTool
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 
+from turnwire.agents.pydantic_ai.continuation import IDEMPOTENT
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 
@@ -28,4 +29,7 @@ def _sdk_tool(tool: Tool) -> SdkTool[Any]:
             raise ToolFailed(outcome.text)
         return outcome.result
 
-    return SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)
+    made = SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)
+    if tool.idempotent:
+        made.metadata = {IDEMPOTENT: True}
+    return made

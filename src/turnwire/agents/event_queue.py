@@ -1,0 +1,78 @@
+"""Queue between the tasks of an SDK's run and the generator that yields the turn's events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from turnwire.core.emit import emit, wait_for_room
+from turnwire.core.errors import TurnwireError
+from turnwire.core.events import Event, EventBase, UsageEvent
+from turnwire.core.journal import TurnJournal, current_journal
+
+_MAX_QUEUED_EVENTS = 256
+
+
+class EventQueue:
+    """Events in order. `journal` is the turn's journal, or None if the runs behind this queue are not recorded."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.journal: TurnJournal | None = current_journal()
+        self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
+        self._is_closed = False
+
+    def put(self, event: Event | str | None) -> None:
+        """Add an event; None ends the queue."""
+        if not self._is_closed:
+            self._queue.put_nowait(event)
+        elif isinstance(event, UsageEvent):
+            # The run is being stopped and the generator reads no more; its usage must still reach the log.
+            with suppress(TurnwireError):
+                emit(event)
+
+    async def flush(self) -> None:
+        """Wait until every queued event is in the log, so that a tool's own `emit()` cannot overtake them."""
+        if not self._is_closed:
+            await self._queue.join()
+
+    async def wait_for_room(self) -> None:
+        """Hold back a model that is faster than the log."""
+        if self._queue.qsize() > _MAX_QUEUED_EVENTS:
+            await self.flush()
+
+    async def events(self) -> AsyncIterator[Event | str]:
+        while (event := await self._queue.get()) is not None:
+            yield event
+            # Only now: when the next event is requested, this one is written.
+            self._queue.task_done()
+
+    def close(self) -> None:
+        """Drop further events."""
+        self._is_closed = True
+
+    def release(self) -> None:
+        """Wake the tasks that wait in `flush`: no event will be taken any more."""
+        with suppress(ValueError):
+            while True:
+                self._queue.task_done()
+
+
+class EmittedEvents(EventQueue):
+    """The same for runs that no adapter reads, such as one in an agent that is a plain function: `emit()` writes.
+
+    Such a run is not recorded: the function records its own steps, with `journaled`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = None
+
+    def put(self, event: Event | str | None) -> None:
+        if isinstance(event, EventBase):
+            emit(event)
+
+    async def flush(self) -> None:
+        pass
+
+    async def wait_for_room(self) -> None:
+        await wait_for_room()

@@ -1,0 +1,94 @@
+"""An agent with everything that continuation must get right, for every SDK, and the model that it calls.
+
+The module of an SDK in `agent_cases/` has
+
+    def build_office(url, tools):   an unmodified agent with the functions `tools` (see `Office`): `send` needs approval.
+                                    If the SDK knows sub-agents, its tool `ask_scout(input)` runs an agent "Scout" with
+                                    the tool `look`; if it knows handoffs, it can hand over to "Boss", which has `pay`
+                                    and `send`
+    def adapt_office(built):        our adapter, with `IDEMPOTENT` tools that may run again
+
+The model answers by what a request says, so that the same request has the same answer whenever it comes. The last word
+of the message is the tag of the turn, which is in all arguments.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.scripted_model import Answer, Request, calls, said, says
+from turnwire.tools import progress
+
+IDEMPOTENT = ("look", "count", "ask_scout")
+FINAL = "All is done."
+Note = Callable[[str, str], None]
+
+
+def office_tools(note: Note, seconds: float = 0.0) -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, which take some seconds. They call `note("began" | "ended", "look Oslo 17")`."""
+
+    async def do(call: str) -> None:
+        note("began", call)
+        progress("half")
+        if seconds:
+            await asyncio.sleep(seconds)
+        note("ended", call)
+
+    async def look(city: str) -> dict[str, str]:
+        """Look up the weather in a city."""
+        await do(f"look {city}")
+        return {"weather": f"snow in {city}"}
+
+    def count(word: str) -> int:
+        """Count the letters of a word, in a thread."""
+        asyncio.run(do(f"count {word}"))
+        return len(word)
+
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        await do(f"pay {to}")
+        return "paid"
+
+    async def send(to: str) -> str:
+        """Send a letter."""
+        await do(f"send {to}")
+        return f"sent to {to}"
+
+    return {tool.__name__: tool for tool in (look, count, pay, send)}
+
+
+def tag_of(request: Request) -> str:
+    """Return the tag of the turn that a request to the model belongs to."""
+    return _first_message(request.body).split()[-1]
+
+
+def reply(request: Request, final: str = FINAL) -> Answer:
+    """Return the answer to a request of any agent of the office."""
+    message, tag = _first_message(request.body), tag_of(request)
+    ended = {entry[0] for kind, entry in said(request.body) if kind == "result"}
+    offered = _offered(request.body)
+    if message.startswith("Report"):
+        city = message.split()[1]
+        if f"r-{city}" not in ended:
+            return calls(("look", {"city": f"{city} {tag}"}), text="Going.", ids=[f"r-{city}"])
+        return says(f"{city}: snow.")
+    if not ended:
+        wanted = [("look", {"city": f"Oslo {tag}"}), ("count", {"word": f"tea {tag}"}), ("pay", {"to": f"ann {tag}"})]
+        return calls(*wanted, text="I look.", ids=["l1", "l2", "p1"])
+    if "ask_scout" in offered and "s1" not in ended:
+        asks = [("ask_scout", {"input": f"Report {city} {tag}"}) for city in ("Rome", "Bern")]
+        return calls(*asks, ids=["s1", "s2"])
+    if "transfer_to_boss" in offered:
+        return calls(("transfer_to_boss", {}), text="Boss!", ids=["t1"])
+    if "a1" not in ended:
+        return calls(("send", {"to": f"bob {tag}"}), text="A letter.", ids=["a1"])
+    return says(final)
+
+
+def _first_message(body: dict[str, Any]) -> str:
+    return next(entry for kind, entry in said(body) if kind == "user")
+
+
+def _offered(body: dict[str, Any]) -> set[str]:
+    tools: Sequence[dict[str, Any]] = body.get("tools") or ()
+    return {tool.get("function", tool)["name"] for tool in tools}
