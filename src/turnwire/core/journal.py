@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -176,6 +176,21 @@ class TurnJournal:
         return self._log.position
 
     @property
+    def segment(self) -> int:
+        """Return the number of suspensions before the current segment."""
+        return self._recording.segment
+
+    @property
+    def recorded_calls(self) -> Mapping[str, RecordedCall]:
+        """Return the calls that were recorded in this segment before the turn was continued, by their keys."""
+        return self._recording.calls
+
+    @property
+    def text(self) -> str:
+        """Return the answer so far, as it stands in the log."""
+        return self._log.fold.text
+
+    @property
     def is_between_calls(self) -> bool:
         return not self._open
 
@@ -292,6 +307,8 @@ class TurnJournal:
                 raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
                 self._finished[base] += 1
+                # The runs inside a tool that has finished are not made again.
+                self._unmet = {key for key in self._unmet if not key.startswith(f"{base}/")}
                 return JournaledCall(self, base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)

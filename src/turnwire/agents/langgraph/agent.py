@@ -24,6 +24,7 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
+from turnwire.agents.langgraph.continuation import ModelRecorder, RunRecorder, install_hooks, set_recorder
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
 from turnwire.agents.langgraph.messages import (
@@ -35,8 +36,10 @@ from turnwire.agents.langgraph.messages import (
     sdk_messages,
 )
 from turnwire.agents.langgraph.nodes import find_answer_nodes, has_message_ids, keeps_messages
+from turnwire.core.contracts import OnCrash
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
 
@@ -55,6 +58,9 @@ class LangGraphAgent:
     caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
     graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
     those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off.
     """
 
     def __init__(
@@ -66,8 +72,15 @@ class LangGraphAgent:
         to_context: Callable[[Turn], Any] | None = None,
         to_resume: ToResume | None = None,
         answer_nodes: Collection[str] | None = None,
+        on_crash: OnCrash = "resume",
+        idempotent: Collection[str] = (),
         **options: Any,
     ) -> None:
+        self.on_crash: OnCrash = on_crash
+        self.journal = on_crash == "resume"
+        if self.journal:
+            install_hooks()
+        self._idempotent = frozenset(idempotent)
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
         self._to_input = to_input
@@ -77,13 +90,25 @@ class LangGraphAgent:
         self._has_messages = keeps_messages(runnable)
         self._options = options
 
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
+
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
-        config = self._run_config(turn, listener, ToolBarrier(relay))
-        outputs = self._run_graph(turn, config, listener) if is_graph else self._run_runnable(turn, config)
+        handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
+        recorder: RunRecorder | None = None
+        if self.journal and (journal := current_journal()) is not None:
+            recorder = RunRecorder(journal, turn.id, listener, relay)
+            handlers.append(ModelRecorder(recorder))
+            set_recorder(recorder)
+        config = self._run_config(turn, *handlers)
+        if is_graph:
+            outputs = self._run_graph(turn, config, listener, recorder)
+        else:
+            outputs = self._run_runnable(turn, config, recorder)
         running = asyncio.create_task(_forward(outputs, queue.put_nowait))
         running.add_done_callback(lambda _: queue.put_nowait(None))
         try:
@@ -100,6 +125,8 @@ class LangGraphAgent:
         finally:
             relay.close()
             listener.close()
+            if recorder is not None:
+                recorder.close()
             # This also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})
@@ -113,7 +140,9 @@ class LangGraphAgent:
         metadata = {**self._config.get("metadata", {}), _TURN_ID: turn.id}
         return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
-    async def _run_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Output]:
+    async def _run_graph(
+        self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: RunRecorder | None
+    ) -> AsyncGenerator[Output]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
         last: object = None
         interrupted: dict[str, Path] | None = None
@@ -129,8 +158,14 @@ class LangGraphAgent:
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
             async for space, mode, item in items:
                 if mode == "messages":
-                    for event in listener.read_message(item[0], item[1], space):
-                        yield event
+                    events = list(listener.read_message(item[0], item[1], space))
+                    if recorder is None:
+                        for event in events:
+                            yield event
+                    else:
+                        async with aclosing(recorder.write(events, item[1])) as written:
+                            async for event in written:
+                                yield event
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
                 elif "__interrupt__" in item:
@@ -168,17 +203,23 @@ class LangGraphAgent:
                     last = value
         return last
 
-    async def _run_runnable(self, turn: Turn, config: RunnableConfig) -> AsyncGenerator[Output]:
+    async def _run_runnable(
+        self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
+    ) -> AsyncGenerator[Output]:
         input = self._to_input(turn) if self._to_input else _whole_conversation(turn)
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
         has_text = False
+        # The runnable writes all of its text again after a crash, and this much of it is in the log.
+        shown = recorder.shown if recorder is not None else 0
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as chunks:
             async for chunk in chunks:
                 last = chunk
                 if isinstance(chunk, str | BaseMessage) and (text := read_text(chunk)):
                     has_text = True
-                    yield text
+                    unseen, shown = text[shown:], max(0, shown - len(text))
+                    if unseen:
+                        yield unseen
         if not has_text and (text := _text_of_output(last)):
             yield text
 
