@@ -1,20 +1,23 @@
 """Turns of unmodified LangGraph graphs and LangChain runnables that lose their worker and continue on another one."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, TypedDict
 import operator
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
 
+import aiosqlite
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Send
+from langgraph.types import Send, interrupt
 from pydantic import BaseModel
 
 from tests.contracts.agent_cases.langgraph import _model
@@ -22,7 +25,6 @@ from tests.contracts.dying_store import Outcome, run_turn
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
 from tests.scripted_wires import Answer
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.core.journal import JournalEntry
 
 __all__ = ["model_server"]
 
@@ -34,6 +36,7 @@ class Office:
         self.server = server
         self.done: Counter[str] = Counter()
         self.client, self.model = _model(server.url, "chat", 30)
+        self.saver: Any = None
 
         @tool
         async def look(city: str) -> str:
@@ -59,7 +62,7 @@ class Office:
             state = await helper.ainvoke({"messages": [HumanMessage(question)]})
             return state["messages"][-1].text
 
-        return create_agent(self.model, [self.look, self.count, ask_helper])
+        return create_agent(self.model, [self.look, self.count, ask_helper], checkpointer=self.saver)
 
     def graph(self) -> Any:
         model, done = self.model, self.done
@@ -98,6 +101,32 @@ class Office:
         graph.add_edge("visit", "note").add_edge("note", "inner").add_edge("inner", END)
         return graph.compile()
 
+    def asking(self) -> Any:
+        """A graph that asks a person twice in a subgraph, while another of its nodes works and ends."""
+        model, done = self.model, self.done
+
+        async def ask(state: MessagesState) -> dict[str, Any]:
+            first = interrupt("May I?")
+            weather = await self.look.ainvoke({"city": "Rome"})
+            second = interrupt("Really?")
+            done["ask"] += 1
+            return {"messages": [AIMessage(f"{first} {second} {weather}. ")]}
+
+        async def work(state: MessagesState) -> dict[str, Any]:
+            done["work"] += 1
+            await self.look.ainvoke({"city": "Oslo"})
+            await model.ainvoke("work")
+            return {}
+
+        async def reply(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [await model.ainvoke([*state["messages"], HumanMessage("sum up")])]}
+
+        inner = StateGraph(MessagesState).add_node(ask).add_edge(START, "ask").compile()
+        graph: Any = StateGraph(MessagesState)
+        graph.add_node("inner", inner).add_node(work).add_node(reply, defer=True)
+        graph.add_edge(START, "inner").add_edge(START, "work").add_edge("inner", "reply").add_edge("work", "reply")
+        return graph.compile(checkpointer=self.saver)
+
     def runnable(self) -> Any:
         prompt = ChatPromptTemplate.from_messages([("user", "{text}")])
         chain = prompt | self.model | StrOutputParser()
@@ -125,40 +154,57 @@ async def office(model_server: ScriptedModel) -> AsyncIterator[Office]:
     await office.client.aclose()
 
 
+TOOLS = ["look", "count", "ask_helper"]
+
+
 def agent_of(office: Office, kind: str) -> LangGraphAgent:
-    tools = ["look", "count", "ask_helper"]
     if kind == "runnable":
         to_input, runnable = office.runnable()
-        return LangGraphAgent(runnable, to_input=to_input, idempotent=tools)
-    return LangGraphAgent(getattr(office, kind)(), idempotent=tools)
-
-
-def tool_runs(entries: list[JournalEntry]) -> Counter[str]:
-    return Counter(entry.names[0] for entry in entries)
+        return LangGraphAgent(runnable, to_input=to_input, idempotent=TOOLS)
+    return LangGraphAgent(getattr(office, kind)(), idempotent=TOOLS)
 
 
 def steps(outcome: Outcome) -> Any:
     return sorted((step.id, step.name, step.state, str(step.args), str(step.result)) for step in outcome.state.steps)
 
 
-@pytest.mark.parametrize("kind", ["agent", "graph", "runnable"])
-async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(office: Office, kind: str) -> None:
+async def thread(office: Office, outcome: Outcome, kind: str) -> list[tuple[str, Any]]:
+    """Return the conversation in the application's checkpointer."""
+    if office.saver is None:
+        return []
+    state = await getattr(office, kind)().aget_state({"configurable": {"thread_id": outcome.session_id}})
+    assert not state.tasks
+    return [(message.type, message.content) for message in state.values["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [("agent", False), ("agent", True), ("graph", False), ("asking", False), ("asking", True), ("runnable", False)],
+)
+async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
+    office: Office, tmp_path: Path, kind: str, saved: bool
+) -> None:
+    if saved:
+        office.saver = AsyncSqliteSaver(aiosqlite.connect(tmp_path / "threads.db"))
     whole = await run_turn(agent_of(office, kind), office.server, office.done)
+    conversation = await thread(office, whole, kind)
     requests, done = len(office.server.requests), dict(office.done)
     lifetime = 0
     while True:
         office.server.requests.clear()
         office.done.clear()
         outcome = await run_turn(agent_of(office, kind), office.server, office.done, lifetime)
-        if outcome.death is None:
+        if (death := outcome.death) is None:
             break
-        models = [entry for entry in outcome.death.finished("model") if entry.names[1] != "text"]
-        print(lifetime, len(outcome.death.entries), len(models), dict(office.done))
         assert outcome.answer == whole.answer, lifetime
-        assert steps(outcome) == steps(whole), lifetime
-        assert len(office.server.requests) - outcome.death.requests == requests - len(models), lifetime
-        finished = tool_runs(outcome.death.finished("tool"))
-        for name in finished:
-            assert office.done[name] - outcome.death.done.get(name, 0) <= done[name] - finished[name], lifetime
+        assert len(steps(outcome)) == len(steps(whole)), lifetime
+        assert await thread(office, outcome, kind) == conversation
+        models = [entry for entry in death.finished("model") if entry.names[1] != "text"]
+        assert len(office.server.requests) - death.requests == requests - len(models), lifetime
+        finished = Counter(entry.names[0] for entry in death.finished("tool"))
+        repeated = {name: office.done[name] - death.done.get(name, 0) for name in finished}
+        assert repeated == {name: done[name] - finished[name] for name in finished}, lifetime
         lifetime += 1
     assert lifetime > 10
+    if saved:
+        await office.saver.conn.close()

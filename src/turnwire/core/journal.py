@@ -250,6 +250,17 @@ class TurnJournal:
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
         return await self._begin(base, self._entry("tool", base, (tool,), **details))
 
+    def announce_tool(
+        self, place: str, call_id: str, tool: str, args: dict[str, Any], *, agent_path: tuple[str, ...] = ()
+    ) -> None:
+        """Record that a tool call is about to begin, before its event: for a call that no model call has announced.
+
+        Without it, a log with a tool call and an empty journal would look like one of a version without journals.
+        """
+        entry = self._entry("tool", f"{place}:{call_id}", (tool,), call_id=call_id, args=args, agent_path=agent_path)
+        if entry.key not in self._recording.calls:
+            self.record(entry)
+
     def suspend(self, call_ids: Sequence[str]) -> None:
         """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
         segment = self._recording.segment + 1

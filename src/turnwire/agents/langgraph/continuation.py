@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
@@ -31,7 +31,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 from pydantic_core import to_jsonable_python
 
-from turnwire.agents.langgraph.events import EventRelay, GraphListener, ToolRun
+from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import ReasoningEvent, TokenEvent
@@ -57,7 +57,7 @@ class RunRecorder:
         self._calls: dict[UUID, JournaledCall] = {}
         self._numbers = _CallNumbers(journal)
         self._tool_numbers: Counter[str] = Counter()
-        listener.name_call = self._name_call
+        listener.name_call, listener.announce_call = self._name_call, self._announce_call
 
     # Models
 
@@ -189,6 +189,11 @@ class RunRecorder:
         place = f"{self._journal.segment}/{self._place(metadata)}/{tool}"
         self._tool_numbers[place] += 1
         return f"{tool}-{fingerprint([place, self._tool_numbers[place]])[:16]}"
+
+    def _announce_call(self, call: ToolRun, metadata: Metadata) -> Announcement:
+        place = self._place(metadata)
+        announce = partial(self._journal.announce_tool, place, call.call_id, call.tool, call.args, agent_path=call.path)
+        return Announcement(announce)
 
     # Places and threads
 

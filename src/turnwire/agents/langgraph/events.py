@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -38,7 +38,14 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
-Flushed = asyncio.Event | threading.Event
+
+class Announcement(NamedTuple):
+    """A function that the reader of the queue calls when everything before it is written."""
+
+    set: Callable[[], None]
+
+
+Flushed = asyncio.Event | threading.Event | Announcement
 """A marker in the queue; the reader sets it when everything before it is written."""
 _FLUSH_TIMEOUT_SECONDS = 30
 
@@ -49,7 +56,7 @@ class EventRelay:
     def __init__(self, turn_id: str, put: Callable[[Output | Flushed], None]) -> None:
         self._turn_id = turn_id
         self._put = put
-        self._waiting: set[Flushed] = set()
+        self._waiting: set[asyncio.Event | threading.Event] = set()
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -148,8 +155,8 @@ class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
     `calls` has the tool calls, and `tasks` the names of the graph's tasks. `has_answered` is True if text of the answer
-    was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` returns
-    the id of a tool call without one.
+    was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` and
+    `announce_call` are called for a tool call without an id.
     """
 
     run_inline = True
@@ -163,6 +170,7 @@ class GraphListener(BaseCallbackHandler):
         self.calls = GraphToolCalls()
         self.tasks = TaskNames()
         self.name_call: Callable[[str, Mapping[str, Any]], str] | None = None
+        self.announce_call: Callable[[ToolRun, Mapping[str, Any]], Announcement] | None = None
         self._relay = relay
         self._records_text = records_text
         self._answer_nodes = answer_nodes
@@ -329,6 +337,8 @@ class GraphListener(BaseCallbackHandler):
         call_id, is_new = self.calls.begin(requested_id)
         args = plain(self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str}))
         call = self._tools[run_id] = ToolRun(requested_id, call_id, tool, args, self._path(metadata))
+        if self.announce_call and not rest.get("tool_call_id"):
+            self._relay.send(self.announce_call(call, metadata or {}))
         if is_new:
             self._relay.send(ToolCallEvent(call_id, tool, args, agent_path=call.path))
         self._relay.flush_in_thread()
