@@ -89,7 +89,7 @@ class Death(Struct):
     done: dict[str, int]
 
     def finished(self, kind: str) -> list[JournalEntry]:
-        started = {entry.key: entry for entry in self.entries if entry.state == "started"}
+        started = {entry.key: entry for entry in self.entries if entry.state == "started" or entry.kind == "step"}
         return [started[entry.key] for entry in self.entries if entry.state == "finished" and entry.kind == kind]
 
 

@@ -31,6 +31,8 @@ from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
 logger = logging.getLogger("turnwire.runner")
+# Steps save work, but a turn can be continued without them: they leave room for the results of calls.
+_MAX_STEP_BYTES = 64 * 1024
 
 
 class RecordedCall(Struct):
@@ -75,6 +77,9 @@ class Recording(Struct):
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.calls = {}
+        elif entry.kind == "step":
+            self.calls[entry.key] = RecordedCall(entry, "finished", entry.since, entry.position, entry.result)
+            self.last_finished = entry.position
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
@@ -261,6 +266,26 @@ class TurnJournal:
         if entry.key not in self._recording.calls:
             self.record(entry)
 
+    def find_step(self, place: str) -> RecordedCall | None:
+        """Return a recorded step, if all events from it are still valid. The calls inside it are not made again."""
+        step = self._recording.calls.get(f"{place}#step")
+        if step is None or (self.is_void(step.position) and step.since < step.position):
+            return None
+        self._skip_inside(place)
+        return step
+
+    def finish_step(self, place: str, name: str, since: int, result: Any) -> None:
+        """Record the result of a step, after its events. A step that is too large is not recorded, and runs again."""
+        body = json.dumps(result, allow_nan=False, separators=(",", ":")).encode("ascii")
+        if len(body) > _MAX_STEP_BYTES or self._recording.size + len(body) > self._limits.max_journal_bytes // 2:
+            return
+        entry = self._entry("step", place, (name,), result=body)
+        self.record(replace(entry, key=f"{place}#step", state="finished", since=since))
+        self._recording.size += len(body)
+
+    def _skip_inside(self, place: str) -> None:
+        self._unmet = {key for key in self._unmet if not is_inside(key, place)}
+
     def suspend(self, call_ids: Sequence[str]) -> None:
         """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
         segment = self._recording.segment + 1
@@ -270,7 +295,7 @@ class TurnJournal:
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""
         for key in self._unmet:
-            if self._recording.calls[key].is_finished:
+            if self._recording.calls[key].is_finished and self._recording.calls[key].entry.kind != "step":
                 raise _diverged(f"it did not repeat the call of {_describe(self._recording.calls[key].entry.names)}")
 
     def end_step(self, call_id: str, name: str, result: Any, *, success: bool = True) -> None:
@@ -318,8 +343,8 @@ class TurnJournal:
                 raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
                 self._finished[base] += 1
-                # The runs inside a tool that has finished are not made again.
-                self._unmet = {key for key in self._unmet if not key.startswith(f"{base}/")}
+                if entry.kind == "tool":
+                    self._skip_inside(base)
                 return JournaledCall(self, base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
@@ -362,6 +387,11 @@ class TurnJournal:
             why,
         )
         return None
+
+
+def is_inside(key: str, place: str) -> bool:
+    """Return True if a call is made in a run or tool call at this place, or further inside."""
+    return key.startswith(place) and key[len(place) : len(place) + 1] in ("/", ":", "|")
 
 
 class ToolDeniedError(Exception):

@@ -22,7 +22,13 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
-from turnwire.agents.langgraph.continuation import ModelRecorder, RunRecorder, install_hooks, set_recorder
+from turnwire.agents.langgraph.continuation import (
+    ModelRecorder,
+    RunRecorder,
+    install_hooks,
+    journal_nodes,
+    set_recorder,
+)
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
 from turnwire.agents.langgraph.memory import (
@@ -139,7 +145,7 @@ class LangGraphAgent:
 
     async def _run_graph(
         self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: RunRecorder | None
-    ) -> AsyncGenerator[Output]:
+    ) -> AsyncGenerator[Output | Flushed]:
         if turn.progress and turn.resumption is None:
             raise AgentError(
                 "The answer was begun by an older version of the server; send the message again.",
@@ -163,6 +169,8 @@ class LangGraphAgent:
             messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
             input = self._to_input(turn) if self._to_input else {"messages": messages}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
+        if recorder is not None:
+            graph = journal_nodes(graph, recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
         stream = graph.astream(input, run_config, stream_mode=_MODES, subgraphs=True, **options)
@@ -174,9 +182,11 @@ class LangGraphAgent:
                         for event in events:
                             yield event
                     else:
-                        async with aclosing(recorder.write(events, item[1])) as written:
+                        async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
                             async for event in written:
                                 yield event
+                elif mode == "custom" and isinstance(item, Flushed):
+                    yield item
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
                 elif "__interrupt__" in item:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import importlib
 import inspect
+import json
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
@@ -24,18 +25,28 @@ from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.config import get_stream_writer
+from langgraph.constants import START
 from langgraph.errors import GraphBubbleUp
+from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_jsonable_python
 
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import ReasoningEvent, TokenEvent
-from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
+from turnwire.core.journal import (
+    JournaledCall,
+    RecordedCall,
+    ToolDeniedError,
+    TurnJournal,
+    fingerprint,
+    is_inside,
+)
 from turnwire.tools.invocation import plain, running_call_id
 
 T = TypeVar("T")
@@ -58,6 +69,40 @@ class RunRecorder:
         self._numbers = _CallNumbers(journal)
         self._tool_numbers: Counter[str] = Counter()
         listener.name_call, listener.announce_call = self._name_call, self._announce_call
+
+    # Nodes
+
+    def find_output(self, node: str, metadata: Metadata) -> dict[str, Any] | None:
+        """Return the recorded output of a node that has ended, and note the calls that are not made again."""
+        place = self._place(metadata)
+        step = self._journal.find_step(place)
+        if step is None or step.entry.names != (node,):
+            return None
+        for key, call in self._journal.recorded_calls.items():
+            if is_inside(key, place) and call.is_finished:
+                self._note_skipped(call)
+        return json.loads(step.result)
+
+    def _note_skipped(self, call: RecordedCall) -> None:
+        path, result = call.entry.agent_path, json.loads(call.result)
+        if call.entry.kind == "tool":
+            self.listener.calls.end(call.entry.call_id)
+        elif call.entry.kind == "model" and "text" in result:
+            self.listener.restore_text(result["text"], path)
+        elif call.entry.kind == "model" and "message" in result:
+            message = _restore_reply(result["message"])
+            self.listener.restore_reply(message, path, is_hidden=result["hidden"], invalid=result["invalid"])
+
+    async def end_node(self, node: str, metadata: Metadata, since: int, output: Any) -> None:
+        """Record the output of a node, when everything that the node has written is in the log."""
+        recorded = _record_result(output)
+        if "value" not in recorded or _is_plain(output):
+            await self._relay.flush(get_stream_writer())
+            self._journal.finish_step(self._place(metadata), node, since, recorded)
+
+    @property
+    def position(self) -> int:
+        return self._journal.position
 
     # Models
 
@@ -109,7 +154,7 @@ class RunRecorder:
         """Return the length of the answer in the log."""
         return len(self._journal.text)
 
-    async def write(self, outputs: Sequence[Output], metadata: Metadata) -> AsyncGenerator[Output]:
+    async def write(self, message_id: str, outputs: Sequence[Output], metadata: Metadata) -> AsyncGenerator[Output]:
         """Yield the text that a node wrote itself, without a model, unless it is in the log already."""
         texts = [output for output in outputs if isinstance(output, str | TokenEvent | ReasoningEvent)]
         if not texts:
@@ -128,7 +173,7 @@ class RunRecorder:
                 yield output
             await self._relay.flush()
             if call.is_live:
-                call.finish(None)
+                call.finish({"text": message_id})
             else:
                 call.show()
 
@@ -274,6 +319,10 @@ class ModelRecorder(AsyncCallbackHandler):
 
     def __init__(self, recorder: RunRecorder) -> None:
         self._recorder = recorder
+        self._hidden: dict[UUID, bool] = {}
+
+    async def on_chat_model_start(self, *args: Any, run_id: UUID, **rest: Any) -> None:
+        self._hidden[run_id] = self._recorder.listener.is_hidden(run_id)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **rest: Any) -> None:
         generation = next((generation for group in response.generations for generation in group), None)
@@ -283,11 +332,13 @@ class ModelRecorder(AsyncCallbackHandler):
             result = {
                 "message": message.model_dump(mode="json", warnings=False, fallback=str),
                 "info": plain(generation.generation_info),
+                "hidden": self._hidden.pop(run_id, False),
                 "invalid": [call["id"] for call in message.tool_calls if call["id"] in self._invalid],
             }
         await self._recorder.on_loop(self._recorder.end_reply(run_id, result))
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
+        self._hidden.pop(run_id, None)
         if isinstance(error, Exception):
             await self._recorder.on_loop(self._recorder.end_reply(run_id, {"error": _record_error(error)}))
         else:
@@ -296,6 +347,39 @@ class ModelRecorder(AsyncCallbackHandler):
     @property
     def _invalid(self) -> set[str]:
         return self._recorder.listener.calls.invalid
+
+
+class _JournaledNode(Runnable[Any, Any]):
+    """The code of a node, which is not run again if it had ended before a crash."""
+
+    def __init__(self, name: str, inner: Runnable[Any, Any], recorder: RunRecorder) -> None:
+        self.name = name
+        self._inner = inner
+        self._recorder = recorder
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._inner.invoke(input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        recorder, name, metadata = self._recorder, self.name or "", ensure_config(config).get("metadata") or {}
+        if not recorder.is_on_loop:
+            return await self._inner.ainvoke(input, config, **kwargs)
+        if (recorded := recorder.find_output(name, metadata)) is not None:
+            return _restore_result(recorded)
+        since = recorder.position
+        output = await self._inner.ainvoke(input, config, **kwargs)
+        await recorder.end_node(name, metadata, since, output)
+        return output
+
+
+def journal_nodes(graph: Any, recorder: RunRecorder) -> Any:
+    """Return a copy of the graph whose nodes, also those of its subgraphs, are not run again when they have ended."""
+    nodes: dict[str, Any] = dict(graph.nodes)
+    for name, node in nodes.items():
+        if name != START and node.timeout is None:
+            inner = journal_nodes(node.bound, recorder) if isinstance(node.bound, Pregel) else node.bound
+            nodes[name] = node.copy({"bound": _JournaledNode(name, inner, recorder)})
+    return graph.copy({"nodes": nodes})
 
 
 # The SDK's classes
@@ -488,8 +572,11 @@ def _record_result(value: Any) -> dict[str, Any]:
         return {"value": value}
     try:
         kind, data = _serializer.dumps_typed(value)
+        is_same = bool(_serializer.loads_typed((kind, data)) == value)
     except Exception:
-        return {"value": value}  # The journal reports that it cannot be recorded.
+        is_same, kind, data = False, "", b""
+    if not is_same:
+        return {"value": value}  # It is no JSON, so it cannot be recorded.
     return {"kind": kind, "data": base64.b64encode(data).decode()}
 
 

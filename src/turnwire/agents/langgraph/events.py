@@ -83,8 +83,10 @@ class EventRelay:
         if self._is_closed:
             raise TurnEndedError(self._turn_id)
 
-    async def flush(self) -> None:
+    async def flush(self, send: Callable[[Any], None] | None = None) -> None:
         """Wait on the event loop until everything sent is written; do nothing on another loop.
+
+        With `send`, the marker takes the way of what is sent with that function.
 
         Raises CancelledError when the turn has ended, since LangChain shields its callbacks from being cancelled.
         """
@@ -92,7 +94,7 @@ class EventRelay:
             flushed = asyncio.Event()
             self._waiting.add(flushed)
             if not self._is_closed:
-                self.send(flushed)
+                (send or self.send)(flushed)
                 await flushed.wait()
             self._waiting.discard(flushed)
             if self._is_closed:
@@ -305,6 +307,22 @@ class GraphListener(BaseCallbackHandler):
         if model := self._models.get(run_id):
             model.is_recorded, model.is_shown = True, is_shown
         self.calls.invalid.update(invalid)
+
+    def restore_reply(self, message: AIMessage, path: Path, *, is_hidden: bool, invalid: Iterable[str]) -> None:
+        """Note a reply whose call is not repeated, since the node around it has ended."""
+        self._authors[message.id or ""] = path
+        self.has_answered |= not is_hidden and not path and bool(read_text(message))
+        self.calls.invalid.update(invalid)
+        self.calls.read_requests(message, ())
+
+    def restore_text(self, message_id: str, path: Path) -> None:
+        """Note a text of a node that is not run again."""
+        self._authors[message_id] = path
+        self.has_answered |= not path
+
+    def is_hidden(self, run_id: UUID) -> bool:
+        """Return True if the text of a running model call is not for people."""
+        return run_id in self._models and not self._models[run_id].records_text
 
     def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
         for event in message_events(message, model.path):
