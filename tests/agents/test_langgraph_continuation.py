@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import aiosqlite
 import pytest
 from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -23,8 +24,21 @@ from pydantic import BaseModel
 
 from tests.contracts.agent_cases.langgraph import _model
 from tests.contracts.dying_store import Outcome, run_turn
+from tests.core.desk import (
+    Gate,
+    completed_answer,
+    lose_worker,
+    open_actor_desk,
+    start_drain,
+    wait_for_events,
+    wait_until_suspended,
+)
 from tests.scripted_model import Request, ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.agents.langgraph.continuation import check_hooks
+from turnwire.core.contracts import Store, keeps_journal, resumes
+from turnwire.core.events import RestartEvent, TokenEvent, ToolResultEvent
+from turnwire.core.turns import TurnRecord
 
 __all__ = ["model_server"]
 
@@ -37,11 +51,16 @@ class Office:
         self.done: Counter[str] = Counter()
         self.client, self.model = _model(server.url, "chat", 30)
         self.saver: Any = None
+        self.held: asyncio.Event | None = None
+
+        self.gate = Gate()
+        self.gate.open()
 
         @tool
         async def look(city: str) -> str:
             """Look up the weather."""
             self.done["look"] += 1
+            await self.gate.wait()
             return f"snow in {city}"
 
         @tool
@@ -77,7 +96,7 @@ class Office:
         async def plan(state: State) -> dict[str, Any]:
             done["plan"] += 1
             get_stream_writer()({"type": "planning"})
-            planned = await model.with_structured_output(Plan, method="function_calling").ainvoke("plan")
+            planned: Any = await model.with_structured_output(Plan, method="function_calling").ainvoke("plan")
             return {"cities": planned.cities}
 
         async def visit(state: dict[str, Any]) -> dict[str, Any]:
@@ -161,6 +180,8 @@ class Office:
 
     def reply(self, request: Request) -> Any:
         """Answer like a model whose answer depends on the conversation alone."""
+        if self.held is not None:
+            return says("Held", self.held)
         messages = request.body["messages"]
         text, results = messages[-1]["content"], sum(message["role"] == "tool" for message in messages)
         if any(call["function"]["name"] == "Plan" for call in request.body.get("tools", [])):
@@ -240,3 +261,97 @@ async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
     assert lifetime > 10
     if saved:
         await office.saver.conn.close()
+
+
+def single(office: Office) -> Any:
+    """A graph that calls one tool and then a model."""
+
+    async def work(state: MessagesState) -> dict[str, Any]:
+        call: Any = {"type": "tool_call", "name": "look", "args": {"city": "Oslo"}, "id": "a1"}
+        weather = await office.look.ainvoke(call)
+        return {"messages": [await office.model.ainvoke(weather.content)]}
+
+    return StateGraph(MessagesState).add_node(work).add_edge(START, "work").compile()
+
+
+async def lose_in_tool(store: Store, office: Office, agent: LangGraphAgent) -> TurnRecord:
+    office.gate = Gate()
+    async with open_actor_desk(store, agent) as desk:
+        turn = await desk.start("Begin")
+        await office.gate.reached()
+        await lose_worker(desk)
+    office.gate.open()
+    return turn
+
+
+@pytest.mark.parametrize("approved", [True, False, None])
+async def test_running_tool_is_repeated_if_idempotent_and_otherwise_asked_about(
+    office: Office, store: Store, approved: bool | None
+) -> None:
+    agent = LangGraphAgent(single(office), idempotent=["look"] if approved is None else [])
+    turn = await lose_in_tool(store, office, agent)
+    async with open_actor_desk(store, agent) as desk:
+        if approved is not None:
+            await wait_until_suspended(desk, turn)
+            await desk.runner.decide(turn.id, "a1", approved=approved)
+        answer = await completed_answer(desk, turn)
+        results = [event for event in await desk.events(turn) if isinstance(event, ToolResultEvent)]
+    assert office.done["look"] == (1 if approved is False else 2)
+    assert answer == "snow in Oslo:0" if approved is not False else answer.startswith("Outcome unknown")
+    assert [result.success for result in results] == [approved is not False]
+
+
+async def test_turn_that_does_not_continue_is_closed(office: Office, store: Store) -> None:
+    agent = LangGraphAgent(single(office), on_crash="close")
+    turn = await lose_in_tool(store, office, agent)
+    assert await store.journal(turn.id) == []
+    async with open_actor_desk(store, agent) as desk:
+        assert (await desk.end(turn)).outcome == "interrupted"
+
+
+async def test_draining_worker_hands_the_turn_over_before_the_next_call(office: Office, store: Store) -> None:
+    office.gate = Gate()
+    agent = LangGraphAgent(single(office))
+    async with open_actor_desk(store, agent) as desk:
+        turn = await desk.start("Begin")
+        await office.gate.reached()
+        draining = await start_drain(desk)
+        office.gate.open()
+        await draining
+    assert not office.server.requests
+    async with open_actor_desk(store, agent) as desk:
+        assert await completed_answer(desk, turn) == "snow in Oslo:0"
+        assert not any(isinstance(event, RestartEvent) for event in await desk.events(turn))
+    assert (office.done["look"], len(office.server.requests)) == (1, 1)
+
+
+async def test_graph_that_skips_a_finished_call_is_stopped(office: Office, store: Store) -> None:
+    async def other(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage("Other.")]}
+
+    changed = StateGraph(MessagesState).add_node("work", other).add_edge(START, "work").compile()
+    office.held = asyncio.Event()
+    async with open_actor_desk(store, LangGraphAgent(single(office))) as desk:
+        turn = await desk.start("Begin")
+        await wait_for_events(desk, turn, TokenEvent("Held"))
+        await lose_worker(desk)
+    async with open_actor_desk(store, LangGraphAgent(changed)) as desk:
+        assert (await desk.end(turn)).reason == "diverged"
+
+
+def test_agent_resumes_unless_it_says_otherwise(office: Office) -> None:
+    agent = LangGraphAgent(single(office))
+    assert (resumes(agent), keeps_journal(agent)) == (True, True)
+    closing = LangGraphAgent(single(office), on_crash="close")
+    assert (resumes(closing), keeps_journal(closing)) == (False, False)
+
+
+def test_methods_of_langchain_are_those_that_are_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails after an upgrade, look at `continuation.py`: LangChain has changed what it stands on."""
+    check_hooks()
+
+    def changed(self: Any, messages: Any) -> None: ...
+
+    monkeypatch.setattr(BaseChatModel, "_agenerate_with_cache", changed)
+    with pytest.raises(RuntimeError, match="on_crash='close'"):
+        check_hooks()

@@ -108,6 +108,7 @@ class LangGraphAgent:
             handlers.append(ModelRecorder(recorder))
             set_recorder(recorder)
         config = self._run_config(turn, *handlers)
+        outputs: AsyncGenerator[Output | Flushed]
         if is_graph:
             outputs = self._run_graph(turn, config, listener, recorder)
         else:
@@ -226,7 +227,7 @@ class LangGraphAgent:
 
     async def _run_runnable(
         self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
-    ) -> AsyncGenerator[Output]:
+    ) -> AsyncGenerator[Output | Flushed]:
         input = self._to_input(turn) if self._to_input else whole_conversation(turn)
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
@@ -262,7 +263,7 @@ def _is_transfer(entry: Any) -> bool:
     return isinstance(entry, BaseMessage) and is_transfer(entry)
 
 
-async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None]) -> None:
+async def _forward(outputs: AsyncGenerator[Output | Flushed], put: Callable[[Output | Flushed], None]) -> None:
     async with aclosing(outputs):
         async for output in outputs:
             put(output)

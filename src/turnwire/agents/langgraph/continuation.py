@@ -377,7 +377,8 @@ def journal_nodes(graph: Any, recorder: RunRecorder) -> Any:
     nodes: dict[str, Any] = dict(graph.nodes)
     for name, node in nodes.items():
         if name != START and node.timeout is None:
-            inner = journal_nodes(node.bound, recorder) if isinstance(node.bound, Pregel) else node.bound
+            bound: Any = node.bound
+            inner = journal_nodes(bound, recorder) if isinstance(bound, Pregel) else bound
             nodes[name] = node.copy({"bound": _JournaledNode(name, inner, recorder)})
     return graph.copy({"nodes": nodes})
 
@@ -513,7 +514,7 @@ def _journaled_tool(run: Any) -> Any:
         recorder = _recorder.get()
         if recorder is None or "_arun" in vars(self):
             return run(self, *args, **kwargs)
-        metadata = (kwargs.get("config") or {}).get("metadata") or kwargs.get("metadata") or {}
+        metadata: Metadata = ensure_config(kwargs.get("config")).get("metadata") or {}
         return run(_with_journaled_functions(self, recorder, metadata), *args, **kwargs)
 
     return journaled
@@ -617,7 +618,7 @@ def _restore_error(recorded: dict[str, Any]) -> Exception:
             kind = getattr(kind, name)
         error = kind.__new__(kind, *recorded["args"])
         error.args = tuple(recorded["args"])
-        vars(error).update(recorded["fields"])
+        error.__dict__.update(recorded["fields"])
         if isinstance(error, Exception) and str(error) == recorded["text"]:
             return error
     return type(recorded["class"].rpartition(".")[2], (RecordedError,), {})(recorded["text"])

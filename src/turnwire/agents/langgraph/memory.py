@@ -117,13 +117,13 @@ async def open_thread(
 
     Only a run that is recorded can be a repeated one.
     """
-    saver = graph.checkpointer
+    saver: Any = graph.checkpointer
     if saver is None:
         own = _TurnSaver()
         if saved is not None and saved.own:
             own.restore(turn.session_id, saved.own)
         return graph.copy({"checkpointer": own})
-    if not is_recorded or not isinstance(saver, BaseCheckpointSaver):
+    if not is_recorded or not _is_saver(saver):
         return graph
     if saved is not None and saved.before:
         return graph.copy({"checkpointer": _view_of(saver, _base_of(saver, turn, saved))})
@@ -136,24 +136,27 @@ async def open_thread(
 
 async def save_thread(graph: Any, config: RunnableConfig, state: StateSnapshot) -> SavedThread | None:
     """Return the thread of an interrupted graph. Raises AgentError if it cannot be serialised."""
-    saver = graph.checkpointer
+    saver: Any = graph.checkpointer
     if isinstance(saver, _TurnSaver):
         return SavedThread(own=saver.dump(config))
-    if not isinstance(saver, BaseCheckpointSaver):
+    if not _is_saver(saver):
         return None
     checkpoints: list[SavedCheckpoint] = []
     for snapshot in _snapshots(state):
-        found = await saver.aget_tuple(snapshot.config)
+        found: CheckpointTuple | None = await saver.aget_tuple(snapshot.config)
         if found is None:
             continue
-        place = found.config["configurable"]
         writes = [
             (task, channel, kind, base64.b64encode(data).decode())
             for task, channel, value in found.pending_writes or ()
             for kind, data in (saver.serde.dumps_typed(value),)
         ]
-        checkpoints.append(SavedCheckpoint(place.get("checkpoint_ns", ""), place["checkpoint_id"], writes))
+        checkpoints.append(SavedCheckpoint(_namespace(found.config), found.checkpoint["id"], writes))
     return SavedThread(before=str(uuid6(clock_seq=-2)), checkpoints=checkpoints)
+
+
+def _is_saver(checkpointer: Any) -> bool:
+    return isinstance(checkpointer, BaseCheckpointSaver)
 
 
 def _snapshots(state: StateSnapshot) -> Iterator[StateSnapshot]:
@@ -294,7 +297,7 @@ class _TurnSaver(InMemorySaver):
     """The checkpointer of one run; `dump` and `restore` keep a thread over a suspension."""
 
     def __init__(self) -> None:
-        super().__init__(serde=_References())
+        super().__init__(serde=_References())  # pyright: ignore[reportUnknownMemberType]
 
     def with_allowlist(self, extra_allowlist: Any) -> BaseCheckpointSaver[Any]:
         return self
@@ -302,7 +305,7 @@ class _TurnSaver(InMemorySaver):
     def dump(self, config: RunnableConfig) -> str:
         thread: RunnableConfig = {"configurable": {"thread_id": config.get("configurable", {})["thread_id"]}}
         checkpoints = [
-            (found.config["configurable"]["checkpoint_ns"], found.checkpoint, found.metadata, found.pending_writes)
+            (_namespace(found.config), found.checkpoint, found.metadata, found.pending_writes)
             for found in self.list(thread)
         ]
         try:
