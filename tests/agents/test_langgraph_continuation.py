@@ -17,6 +17,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Send, interrupt
@@ -173,6 +174,23 @@ class Office:
         graph.add_sequence([retry, ("tools", ToolNode([refuse], handle_tool_errors=True)), stream, stream_in_thread])
         return graph.add_edge(START, "retry").compile()
 
+    def function(self) -> Any:
+        """A graph that is a function, with tasks."""
+        model, done = self.model, self.done
+
+        @task
+        async def fetch(city: str) -> str:
+            done["fetch"] += 1
+            await self.look.ainvoke({"city": city})
+            return (await model.ainvoke(f"food {city}")).text
+
+        @entrypoint()
+        async def answer(state: dict[str, Any]) -> dict[str, Any]:
+            found = [await fetch(city) for city in ("Oslo", "Rome")]
+            return {"messages": [await model.ainvoke(" ".join(found))]}
+
+        return answer
+
     def runnable(self) -> Any:
         prompt = ChatPromptTemplate.from_messages([("user", "{text}")])
         chain = prompt | self.model | StrOutputParser()
@@ -232,7 +250,15 @@ async def thread(office: Office, outcome: Outcome, kind: str) -> list[tuple[str,
 
 @pytest.mark.parametrize(
     ("kind", "saved"),
-    [("agent", True), ("graph", False), ("asking", False), ("asking", True), ("failing", False), ("runnable", False)],
+    [
+        ("agent", True),
+        ("graph", False),
+        ("asking", False),
+        ("asking", True),
+        ("failing", False),
+        ("function", False),
+        ("runnable", False),
+    ],
 )
 async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
     office: Office, tmp_path: Path, kind: str, saved: bool

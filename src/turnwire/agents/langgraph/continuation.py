@@ -18,6 +18,7 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from copy import copy
 from functools import partial, wraps
+from importlib.metadata import version
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
@@ -410,8 +411,8 @@ def check_hooks() -> None:
         method = getattr(owner, name, None)
         if method is None or tuple(inspect.signature(method).parameters) != parameters:
             raise RuntimeError(
-                f"this version of langchain-core has another {owner.__name__}.{name}, so turns cannot continue after a"
-                " crash: install a version that Turnwire was tested with, or use"
+                f"langchain-core {version('langchain-core')} has another {owner.__name__}.{name} than the versions that"
+                " Turnwire was tested with, so turns cannot continue after a crash: install an older version, or use"
                 " LangGraphAgent(..., on_crash='close')"
             )
 
