@@ -367,7 +367,7 @@ def as_agent(target: Any) -> Agent:
     if resumes(target) and not keeps_journal(target) and is_adapter(target):
         raise TypeError(
             f"{target!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
-            "Agents that yield events can, ChatCompletionsAgent, OpenAIAgentsAgent and PydanticAIAgent"
+            "Agents that yield events can, ChatCompletionsAgent, and the adapters of the SDKs"
         )
     if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
         return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target

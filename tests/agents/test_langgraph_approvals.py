@@ -154,13 +154,52 @@ async def test_who_asks_inside_a_subgraph_is_told() -> None:
 # What it needs
 
 
-async def test_a_graph_without_a_checkpointer_says_what_it_needs() -> None:
-    built = StateGraph(MessagesState).add_node(ask).add_edge(START, "ask").compile()
+@pytest.mark.parametrize("nested", [False, True])
+async def test_graph_without_a_checkpointer_is_kept_with_the_turn(nested: bool) -> None:
+    done: list[str] = []
+
+    def prepare(state: MessagesState) -> None:
+        done.append("prepared")
+
+    builder = StateGraph(MessagesState).add_sequence([prepare, ask]).add_edge(START, "prepare")
+    built: Any = builder.compile()
+    if nested:
+        built = StateGraph(MessagesState).add_node("clerk", built).add_edge(START, "clerk").compile()
+    store = MemoryStore()
+    async with desk_for(built, store) as desk:
+        turn = await desk.start()
+        (request,) = only(await asked(desk, turn, 1), ApprovalRequestEvent)
+    async with desk_for(built, store) as desk:
+        await desk.runner.decide(turn.id, request.call_id, approved=True)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert "It is True." in text(events)
+    assert done == ["prepared"]
+
+
+async def test_graph_that_must_not_have_a_checkpointer_cannot_ask() -> None:
+    built = StateGraph(MessagesState).add_node(ask).add_edge(START, "ask").compile(checkpointer=False)
     async with desk_for(built) as desk:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("failed", "agent_failed")
     (error,) = only(events, ErrorEvent)
-    assert "has no checkpointer" in error.error
+    assert "checkpointer=False" in error.error
+
+
+async def test_state_that_cannot_be_stored_is_an_error_only_if_a_person_is_asked() -> None:
+    class State(MessagesState):
+        lock: Any
+
+    def lend(state: State) -> dict[str, Any]:
+        return {"lock": lambda: None}
+
+    def reply(state: State) -> dict[str, Any]:
+        return {"messages": [AIMessage("Fine.")]}
+
+    for node, end in ((reply, ("completed", None)), (ask, ("failed", "agent_failed"))):
+        built = StateGraph(State).add_sequence([lend, node]).add_edge(START, "lend").compile()
+        async with desk_for(built) as desk:
+            assert outcome(await desk.events(await desk.start())) == end
 
 
 async def test_a_checkpointer_that_has_forgotten_is_an_error_and_no_fresh_start() -> None:

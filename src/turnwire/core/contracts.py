@@ -198,7 +198,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
-CallKind = Literal["model", "tool", "suspension"]
+CallKind = Literal["model", "tool", "step", "suspension"]
 CallState = Literal["started", "finished", "unrecorded", "shown"]
 
 
@@ -209,8 +209,9 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
     A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON; the result of an
     `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
-    because a restart made the first ones void. An entry of the kind `suspension` begins a segment; its names are the
-    ids of the calls that a person decides about.
+    because a restart made the first ones void. An entry of the kind `step` has the result of code that calls models and
+    tools, or none; there is no entry for its start, and calls inside it need not be repeated. An entry of the kind
+    `suspension` begins a segment; its names are the ids of the calls that a person decides about.
 
     `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
     """

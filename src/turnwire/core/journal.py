@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -33,6 +33,8 @@ from turnwire.core.state import OPENING_POSITION, TurnFold
 T = TypeVar("T")
 _DIVERGENCE = "divergence"
 logger = logging.getLogger("turnwire.runner")
+# Steps save work, but a turn can be continued without them: they leave room for the results of calls.
+_MAX_STEP_BYTES = 64 * 1024
 
 
 class RecordedCall(Struct):
@@ -81,6 +83,9 @@ class Recording(Struct):
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.calls = {}
+        elif entry.kind == "step":
+            self.calls[entry.key] = RecordedCall(entry, "finished", entry.since, entry.position, entry.result)
+            self.last_finished = entry.position
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
@@ -208,6 +213,21 @@ class TurnJournal:
         return bool(self._recording.calls)
 
     @property
+    def segment(self) -> int:
+        """Return the number of suspensions before the current segment."""
+        return self._recording.segment
+
+    @property
+    def recorded_calls(self) -> Mapping[str, RecordedCall]:
+        """Return the calls that were recorded in this segment before the turn was continued, by their keys."""
+        return self._recording.calls
+
+    @property
+    def text(self) -> str:
+        """Return the answer so far, as it stands in the log."""
+        return self._log.fold.text
+
+    @property
     def is_between_calls(self) -> bool:
         return not self._open
 
@@ -286,6 +306,37 @@ class TurnJournal:
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
         return await self._begin(base, self._entry("tool", base, (tool,), **details))
 
+    def announce_tool(
+        self, place: str, call_id: str, tool: str, args: dict[str, Any], *, agent_path: tuple[str, ...] = ()
+    ) -> None:
+        """Record that a tool call is about to begin, before its event: for a call that no model call has announced.
+
+        Without it, a log with a tool call and an empty journal would look like one of a version without journals.
+        """
+        entry = self._entry("tool", f"{place}:{call_id}", (tool,), call_id=call_id, args=args, agent_path=agent_path)
+        if entry.key not in self._recording.calls:
+            self.record(entry)
+
+    def find_step(self, place: str) -> RecordedCall | None:
+        """Return a recorded step, if all events from it are still valid. The calls inside it are not made again."""
+        step = self._recording.calls.get(f"{place}#step")
+        if step is None or (self.is_void(step.position) and step.since < step.position):
+            return None
+        self._skip_inside(place)
+        return step
+
+    def finish_step(self, place: str, name: str, since: int, result: Any) -> None:
+        """Record the result of a step, after its events. A step that is too large is not recorded, and runs again."""
+        body = json.dumps(result, allow_nan=False, separators=(",", ":")).encode("ascii")
+        if len(body) > _MAX_STEP_BYTES or self._recording.size + len(body) > self._limits.max_journal_bytes // 2:
+            return
+        entry = self._entry("step", place, (name,), result=body)
+        self.record(replace(entry, key=f"{place}#step", state="finished", since=since))
+        self._recording.size += len(body)
+
+    def _skip_inside(self, place: str) -> None:
+        self._unmet = {key for key in self._unmet if not is_inside(key, place)}
+
     def suspend(self, call_ids: Sequence[str]) -> None:
         """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
         segment = self._recording.segment + 1
@@ -307,9 +358,9 @@ class TurnJournal:
         if self.divergence is not None:
             raise self.divergence  # The agent's library has caught it.
         for key in self._unmet:
-            if self._recording.calls[key].is_finished:
-                names = self._recording.calls[key].entry.names
-                raise self._diverge(f"it did not repeat the call of {_describe(names)}")
+            call = self._recording.calls[key]
+            if call.is_finished and call.entry.kind != "step":
+                raise self._diverge(f"it did not repeat the call of {_describe(call.entry.names)}")
 
     def end_step(self, call_id: str, name: str, result: Any, *, success: bool = True) -> None:
         """Write the result of a step that the log shows as a tool call, because a person was asked about it."""
@@ -357,6 +408,8 @@ class TurnJournal:
                 raise self._diverge(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
                 self._finished[base] += 1
+                if entry.kind == "tool":
+                    self._skip_inside(base)
                 return JournaledCall(self, base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
@@ -403,6 +456,11 @@ class TurnJournal:
             why,
         )
         return None
+
+
+def is_inside(key: str, place: str) -> bool:
+    """Return True if a call is made in a run or tool call at this place, or further inside."""
+    return key.startswith(place) and key[len(place) : len(place) + 1] in ("/", ":", "|")
 
 
 class ToolDeniedError(Exception):

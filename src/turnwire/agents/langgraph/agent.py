@@ -9,40 +9,46 @@ A callback handler reports a graph's models and tools at once; messages of its n
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langgraph.graph.message import REMOVE_ALL_MESSAGES  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
+from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
+from turnwire.agents.langgraph.continuation import (
+    ModelRecorder,
+    RunRecorder,
+    install_hooks,
+    journal_nodes,
+    set_recorder,
+)
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
-from turnwire.agents.langgraph.messages import (
-    Output,
-    cancelled_results,
-    fields_of,
-    is_transfer,
-    read_text,
-    sdk_messages,
+from turnwire.agents.langgraph.memory import (
+    TURN_ID,
+    branch_from_parent,
+    graph_messages,
+    is_own,
+    open_thread,
+    whole_conversation,
 )
-from turnwire.agents.langgraph.nodes import find_answer_nodes, has_message_ids, keeps_messages
+from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text
+from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
+from turnwire.core.contracts import OnCrash
+from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
 
-logger = logging.getLogger("turnwire.agents")
-
-_TURN_ID = "turnwire_turn_id"
 _MODES = ["messages", "updates", "custom"]
 
 
@@ -55,6 +61,9 @@ class LangGraphAgent:
     caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
     graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
     those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off.
     """
 
     def __init__(
@@ -66,8 +75,15 @@ class LangGraphAgent:
         to_context: Callable[[Turn], Any] | None = None,
         to_resume: ToResume | None = None,
         answer_nodes: Collection[str] | None = None,
+        on_crash: OnCrash = "resume",
+        idempotent: Collection[str] = (),
         **options: Any,
     ) -> None:
+        self.on_crash: OnCrash = on_crash
+        self.journal = on_crash == "resume"
+        if self.journal:
+            install_hooks()
+        self._idempotent = frozenset(idempotent)
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
         self._to_input = to_input
@@ -77,13 +93,26 @@ class LangGraphAgent:
         self._has_messages = keeps_messages(runnable)
         self._options = options
 
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
+
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
-        config = self._run_config(turn, listener, ToolBarrier(relay))
-        outputs = self._run_graph(turn, config, listener) if is_graph else self._run_runnable(turn, config)
+        handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
+        recorder: RunRecorder | None = None
+        if self.journal and (journal := current_journal()) is not None:
+            recorder = RunRecorder(journal, turn.id, listener, relay)
+            handlers.append(ModelRecorder(recorder))
+            set_recorder(recorder)
+        config = self._run_config(turn, *handlers)
+        outputs: AsyncGenerator[Output | Flushed]
+        if is_graph:
+            outputs = self._run_graph(turn, config, listener, recorder)
+        else:
+            outputs = self._run_runnable(turn, config, recorder)
         running = asyncio.create_task(_forward(outputs, queue.put_nowait))
         running.add_done_callback(lambda _: queue.put_nowait(None))
         try:
@@ -100,6 +129,8 @@ class LangGraphAgent:
         finally:
             relay.close()
             listener.close()
+            if recorder is not None:
+                recorder.close()
             # This also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})
@@ -110,27 +141,53 @@ class LangGraphAgent:
         # Overrides the application's own thread id: a shared thread would show one user's messages to another.
         configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
         # The checkpointer keeps the metadata with each checkpoint.
-        metadata = {**self._config.get("metadata", {}), _TURN_ID: turn.id}
+        metadata = {**self._config.get("metadata", {}), TURN_ID: turn.id}
         return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
-    async def _run_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Output]:
-        graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
+    async def _run_graph(
+        self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: RunRecorder | None
+    ) -> AsyncGenerator[Output | Flushed]:
+        if turn.progress and turn.resumption is None:
+            raise AgentError(
+                "The answer was begun by an older version of the server; send the message again.",
+                code="diverged",
+                retryable=True,
+            )
         last: object = None
         interrupted: dict[str, Path] | None = None
+        run_config = config
         if turn.resumption is not None:
-            input, events = await resume_run(graph, config, listener, turn.resumption, self._to_resume)
+            checkpoint = read_checkpoint(turn.resumption)
+            graph = await open_thread(self._runnable, turn, config, checkpoint.thread, is_recorded=recorder is not None)
+            input, events = await resume_run(
+                graph, config, listener, checkpoint, turn.resumption.decisions, self._to_resume
+            )
             for event in events:
                 yield event
         else:
-            config = await _branch_from_parent(graph, turn, config)
-            input = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
+            graph = await open_thread(self._runnable, turn, config, is_recorded=recorder is not None)
+            run_config = await branch_from_parent(graph, turn, config)
+            messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
+            input = self._to_input(turn) if self._to_input else {"messages": messages}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
-        stream = graph.astream(input, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
+        if recorder is not None:
+            graph = journal_nodes(graph, recorder)
+        if is_own(graph):
+            options = {**options, "durability": "exit"}
+        stream = graph.astream(input, run_config, stream_mode=_MODES, subgraphs=True, **options)
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
             async for space, mode, item in items:
                 if mode == "messages":
-                    for event in listener.read_message(item[0], item[1], space):
-                        yield event
+                    events = list(listener.read_message(item[0], item[1], space))
+                    if recorder is None:
+                        for event in events:
+                            yield event
+                    else:
+                        async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
+                            async for event in written:
+                                yield event
+                elif mode == "custom" and isinstance(item, Flushed):
+                    yield item
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
                 elif "__interrupt__" in item:
@@ -168,17 +225,23 @@ class LangGraphAgent:
                     last = value
         return last
 
-    async def _run_runnable(self, turn: Turn, config: RunnableConfig) -> AsyncGenerator[Output]:
-        input = self._to_input(turn) if self._to_input else _whole_conversation(turn)
+    async def _run_runnable(
+        self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
+    ) -> AsyncGenerator[Output | Flushed]:
+        input = self._to_input(turn) if self._to_input else whole_conversation(turn)
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
         has_text = False
+        # The runnable writes all of its text again after a crash, and this much of it is in the log.
+        shown = recorder.shown if recorder is not None else 0
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as chunks:
             async for chunk in chunks:
                 last = chunk
                 if isinstance(chunk, str | BaseMessage) and (text := read_text(chunk)):
                     has_text = True
-                    yield text
+                    unseen, shown = text[shown:], max(0, shown - len(text))
+                    if unseen:
+                        yield unseen
         if not has_text and (text := _text_of_output(last)):
             yield text
 
@@ -200,52 +263,10 @@ def _is_transfer(entry: Any) -> bool:
     return isinstance(entry, BaseMessage) and is_transfer(entry)
 
 
-async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None]) -> None:
+async def _forward(outputs: AsyncGenerator[Output | Flushed], put: Callable[[Output | Flushed], None]) -> None:
     async with aclosing(outputs):
         async for output in outputs:
             put(output)
-
-
-async def _branch_from_parent(graph: Any, turn: Turn, config: RunnableConfig) -> RunnableConfig:
-    """Return the config with the checkpoint of the turn that this one continues, if the thread has gone on since."""
-    if not graph.checkpointer or not turn.parent_turn_id:
-        return config
-    state = await graph.aget_state(config)
-    if fields_of(state.metadata).get(_TURN_ID) in (None, turn.parent_turn_id):
-        return config
-    async for earlier in graph.aget_state_history(config, filter={_TURN_ID: turn.parent_turn_id}, limit=1):
-        return {**config, "configurable": {**config.get("configurable", {}), **earlier.config["configurable"]}}
-    return config  # Another agent of the session answered that turn.
-
-
-async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
-    if not graph.checkpointer:
-        return _whole_conversation(turn)
-    state = await graph.aget_state(config)
-    messages = _messages_in(state)
-    if not messages and turn.history:
-        logger.warning(
-            "the thread of session %s is empty, so it gets the conversation from Turnwire's log; use a checkpointer "
-            "that writes to a disk or database",
-            turn.session_id,
-        )
-        return _whole_conversation(turn)
-    if messages and turn.parent_turn_id == "" and has_message_ids(graph):
-        return [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage(turn.message)]
-    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
-    # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
-    # of the step have ended.
-    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.tasks else None
-    unwritten = [message for message in messages if written is not None and message.id not in written]
-    return [*unwritten, *cancelled_results(messages), HumanMessage(turn.message)]
-
-
-def _messages_in(state: Any) -> list[BaseMessage]:
-    return fields_of(state.values).get("messages", [])
-
-
-def _whole_conversation(turn: Turn) -> list[BaseMessage]:
-    return [*sdk_messages(turn.history), HumanMessage(turn.message)]
 
 
 def _custom_event(item: Any, path: tuple[str, ...]) -> Event:

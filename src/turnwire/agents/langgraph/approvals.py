@@ -5,7 +5,7 @@ interrupts are known: the requests of LangChain's `HumanInTheLoopMiddleware` for
 answered in its format, and any other value.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import EarlierCalls, GraphListener
+from turnwire.agents.langgraph.memory import SavedThread, save_thread
 from turnwire.agents.langgraph.messages import fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
@@ -36,12 +37,13 @@ class _InterruptRequest(Struct, frozen=True, rename={"kind": "wants"}):
     own_ids: list[str]
 
 
-class _GraphCheckpoint(Struct, frozen=True, rename={"requests": "asked", "calls": "past"}):
+class GraphCheckpoint(Struct, frozen=True, rename={"requests": "asked", "calls": "past"}):
     """The checkpoint of a suspended turn. The stored names are older: turns may be suspended over an upgrade."""
 
     requests: list[_InterruptRequest]
     calls: EarlierCalls
     has_answered: bool = False
+    thread: SavedThread | None = None
 
 
 async def suspend_run(
@@ -53,20 +55,27 @@ async def suspend_run(
     """
     if not graph.checkpointer:
         raise AgentError(
-            "the graph called interrupt() but has no checkpointer to resume from: use compile(checkpointer=...)"
+            "the graph called interrupt() but is compiled with checkpointer=False, so it cannot be resumed"
         )
     if not interrupted:
         raise AgentError("the graph stopped at a breakpoint, which has nothing to approve; use interrupt() instead")
     interrupts: list[_InterruptRequest] = []
     requests: list[ApprovalRequestEvent] = []
-    for interrupt, node in _pending(await graph.aget_state(config, subgraphs=True)):
+    state = await graph.aget_state(config, subgraphs=True)
+    for interrupt, node in _pending(state):
         kind, calls = _parse_interrupt(interrupt, node, interrupted.get(interrupt.id, ()), listener)
         requests += [request for request, _ in calls]
         own_ids = [request.call_id for request, is_own in calls if is_own]
         interrupts.append(_InterruptRequest(interrupt.id, kind, [request.call_id for request, _ in calls], own_ids))
     listener.pause()
     earlier = listener.calls.earlier_calls({request.call_id for request in requests})
-    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(interrupts, earlier, listener.has_answered)))
+    thread = await save_thread(graph, config, state)
+    checkpoint = GraphCheckpoint(interrupts, earlier, listener.has_answered, thread)
+    return WaitForApproval(requests, msgspec.json.encode(checkpoint))
+
+
+def read_checkpoint(resumption: Resumption) -> GraphCheckpoint:
+    return msgspec.json.decode(resumption.checkpoint, type=GraphCheckpoint)
 
 
 def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
@@ -109,14 +118,18 @@ def _parse_interrupt(
 
 
 async def resume_run(
-    graph: Any, config: RunnableConfig, listener: GraphListener, resumption: Resumption, to_resume: ToResume | None
+    graph: Any,
+    config: RunnableConfig,
+    listener: GraphListener,
+    checkpoint: GraphCheckpoint,
+    decided_calls: Sequence[Decision],
+    to_resume: ToResume | None,
 ) -> tuple[Command[Any], list[Event]]:
     """Return the graph's input to continue, and the events of requests without a tool call.
 
     Raises AgentError if the checkpointer has lost the thread.
     """
-    checkpoint = msgspec.json.decode(resumption.checkpoint, type=_GraphCheckpoint)
-    decisions = {decision.call_id: decision for decision in resumption.decisions}
+    decisions = {decision.call_id: decision for decision in decided_calls}
     state = await graph.aget_state(config)
     pending = {interrupt.id: interrupt.value for interrupt in state.interrupts}
     if not pending.keys() >= {request.interrupt_id for request in checkpoint.requests}:
@@ -124,7 +137,7 @@ async def resume_run(
             "the graph's checkpointer has lost the interrupted run; use one that writes to a disk or database"
         )
     listener.has_answered = checkpoint.has_answered
-    listener.calls.restore(checkpoint.calls, resumption.decisions)
+    listener.calls.restore(checkpoint.calls, decided_calls)
     answers: dict[str, Any] = {}
     events: list[Event] = []
     for request in checkpoint.requests:

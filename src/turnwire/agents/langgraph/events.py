@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -38,7 +38,14 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
-Flushed = asyncio.Event | threading.Event
+
+class Announcement(NamedTuple):
+    """A function that the reader of the queue calls when everything before it is written."""
+
+    set: Callable[[], None]
+
+
+Flushed = asyncio.Event | threading.Event | Announcement
 """A marker in the queue; the reader sets it when everything before it is written."""
 _FLUSH_TIMEOUT_SECONDS = 30
 
@@ -49,7 +56,7 @@ class EventRelay:
     def __init__(self, turn_id: str, put: Callable[[Output | Flushed], None]) -> None:
         self._turn_id = turn_id
         self._put = put
-        self._waiting: set[threading.Event] = set()
+        self._waiting: set[asyncio.Event | threading.Event] = set()
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -76,12 +83,22 @@ class EventRelay:
         if self._is_closed:
             raise TurnEndedError(self._turn_id)
 
-    async def flush(self) -> None:
-        """Wait on the event loop until everything sent is written; do nothing on another loop."""
+    async def flush(self, send: Callable[[Any], None] | None = None) -> None:
+        """Wait on the event loop until everything sent is written; do nothing on another loop.
+
+        With `send`, the marker takes the way of what is sent with that function.
+
+        Raises CancelledError when the turn has ended, since LangChain shields its callbacks from being cancelled.
+        """
         if asyncio.get_running_loop() is self._loop:
             flushed = asyncio.Event()
-            self.send(flushed)
-            await flushed.wait()
+            self._waiting.add(flushed)
+            if not self._is_closed:
+                (send or self.send)(flushed)
+                await flushed.wait()
+            self._waiting.discard(flushed)
+            if self._is_closed:
+                raise asyncio.CancelledError
 
     def close(self) -> None:
         self._is_closed = True
@@ -115,16 +132,19 @@ class _ModelRun:
         self.records_text = records_text
         self.has_text = False
         self.is_streaming = False
+        self.is_recorded = False
+        self.is_shown = False
         self.arguments: dict[Any, tuple[list[str], list[str]]] = {}
 
 
-class _ToolRun:
+class ToolRun:
     """A running tool call: the id the model gave it, and the id it has in the log."""
 
-    def __init__(self, requested_id: str, call_id: str, tool: str, path: Path) -> None:
+    def __init__(self, requested_id: str, call_id: str, tool: str, args: dict[str, Any], path: Path) -> None:
         self.requested_id = requested_id
         self.call_id = call_id
         self.tool = tool
+        self.args = args
         self.path = path
         self.began = time.perf_counter()
 
@@ -136,8 +156,9 @@ class _ToolRun:
 class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
-    `calls` has the tool calls. `has_answered` is True if text of the answer was recorded. `failed_tools` and
-    `model_error` tell which part of the run raised an exception.
+    `calls` has the tool calls, and `tasks` the names of the graph's tasks. `has_answered` is True if text of the answer
+    was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` and
+    `announce_call` are called for a tool call without an id.
     """
 
     run_inline = True
@@ -149,11 +170,14 @@ class GraphListener(BaseCallbackHandler):
         self.failed_tools: list[tuple[Exception, str]] = []
         self.has_answered = False
         self.calls = GraphToolCalls()
+        self.tasks = TaskNames()
+        self.name_call: Callable[[str, Mapping[str, Any]], str] | None = None
+        self.announce_call: Callable[[ToolRun, Mapping[str, Any]], Announcement] | None = None
         self._relay = relay
         self._records_text = records_text
         self._answer_nodes = answer_nodes
         self._models: dict[UUID, _ModelRun] = {}
-        self._tools: dict[UUID, _ToolRun] = {}
+        self._tools: dict[UUID, ToolRun] = {}
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
         self._nodes: dict[UUID, Path] = {}
@@ -182,6 +206,7 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         self._owner(metadata)
+        self.tasks.name_of(metadata or {})
         if (space := _space(metadata)) and space not in self._nodes.values():
             self._nodes[run_id] = space
 
@@ -237,7 +262,7 @@ class GraphListener(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        path = self._text_path(metadata or {}, self._path(metadata))
+        path = self.text_path(metadata or {})
         # A reply of `with_structured_output` is for the code that called the model, not for people.
         is_for_code = TAG_NOSTREAM in (tags or ()) or "ls_structured_output_format" in rest.get("options", {})
         # Nor is the JSON of a sub-agent with a response format.
@@ -264,9 +289,11 @@ class GraphListener(BaseCallbackHandler):
             return
         if message.id:
             self._authors[message.id] = model.path
-        if not model.is_streaming:
+        if model.is_shown:
+            self.has_answered |= model.records_text and not model.path and bool(read_text(message))
+        elif not model.is_streaming:
             self._record_text(message, model)
-        if usage := usage_event(message, model.path):
+        if not model.is_recorded and (usage := usage_event(message, model.path)):
             self._relay.send(usage)
         check_complete(message)
         self.calls.read_requests(message, model.arguments.values())
@@ -274,6 +301,28 @@ class GraphListener(BaseCallbackHandler):
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         self._models.pop(run_id, None)
         self.model_error = error
+
+    def use_recorded(self, run_id: UUID, *, is_shown: bool, invalid: Iterable[str]) -> None:
+        """Note that the reply of a running model call comes from the journal, and whether its text is in the log."""
+        if model := self._models.get(run_id):
+            model.is_recorded, model.is_shown = True, is_shown
+        self.calls.invalid.update(invalid)
+
+    def restore_reply(self, message: AIMessage, path: Path, *, is_hidden: bool, invalid: Iterable[str]) -> None:
+        """Note a reply whose call is not repeated, since the node around it has ended."""
+        self._authors[message.id or ""] = path
+        self.has_answered |= not is_hidden and not path and bool(read_text(message))
+        self.calls.invalid.update(invalid)
+        self.calls.read_requests(message, ())
+
+    def restore_text(self, message_id: str, path: Path) -> None:
+        """Note a text of a node that is not run again."""
+        self._authors[message_id] = path
+        self.has_answered |= not path
+
+    def is_hidden(self, run_id: UUID) -> bool:
+        """Return True if the text of a running model call is not for people."""
+        return run_id in self._models and not self._models[run_id].records_text
 
     def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
         for event in message_events(message, model.path):
@@ -297,14 +346,19 @@ class GraphListener(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        requested_id = rest.get("tool_call_id") or str(run_id)
-        self._tool_spaces[_space(metadata)] = requested_id
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
+        own_id = (
+            self.name_call(tool, metadata or {}) if self.name_call and not rest.get("tool_call_id") else str(run_id)
+        )
+        requested_id = rest.get("tool_call_id") or own_id
+        self._tool_spaces[_space(metadata)] = requested_id
         call_id, is_new = self.calls.begin(requested_id)
-        call = self._tools[run_id] = _ToolRun(requested_id, call_id, tool, self._path(metadata))
+        args = plain(self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str}))
+        call = self._tools[run_id] = ToolRun(requested_id, call_id, tool, args, self._path(metadata))
+        if self.announce_call and not rest.get("tool_call_id"):
+            self._relay.send(self.announce_call(call, metadata or {}))
         if is_new:
-            args = self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str})
-            self._relay.send(ToolCallEvent(call_id, tool, plain(args), agent_path=call.path))
+            self._relay.send(ToolCallEvent(call_id, tool, args, agent_path=call.path))
         self._relay.flush_in_thread()
         set_running_call(call_id)
         if requested_id in self.calls.invalid:
@@ -324,13 +378,17 @@ class GraphListener(BaseCallbackHandler):
         # Interrupts and cancellation leave a tool by exceptions too; they are no failures.
         if call is not None and isinstance(error, GraphBubbleUp):
             self.calls.pause(call.requested_id, call.call_id)
-        if call is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
+        if call is None or isinstance(error, GraphBubbleUp | TurnEndedError) or not isinstance(error, Exception):
             return
         self.failed_tools.append((error, call.tool))
         if isinstance(error, ValidationError):
             return  # The graph writes the error to a message, which is the result.
         self.calls.end(call.call_id)
         self._relay.send(call.result(False, tool_error_text(call.tool, error)))
+
+    def find_tool(self, call_id: str | None) -> ToolRun | None:
+        """Return a running tool call by its id in the log."""
+        return next((call for call in tuple(self._tools.values()) if call.call_id == call_id), None)
 
     # Custom events, and agent paths
 
@@ -354,6 +412,10 @@ class GraphListener(BaseCallbackHandler):
             self._names.setdefault(space, name)
         return space
 
+    def text_path(self, metadata: Mapping[str, Any]) -> Path:
+        """Return the agent path of the text that a model writes in a node."""
+        return self._text_path(metadata, self._path(metadata))
+
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")
         is_other = not path and self._answer_nodes is not None and node is not None and node not in self._answer_nodes
@@ -368,6 +430,46 @@ def _space(metadata: Mapping[str, Any] | None) -> Path:
     """Return the checkpoint namespace of a node, which is its path of graphs and tasks."""
     namespace = (metadata or {}).get("langgraph_checkpoint_ns")
     return tuple(str(namespace).split("|")) if namespace else ()
+
+
+class TaskNames:
+    """Names of a graph's tasks that are the same when the graph runs again, unlike LangGraph's task ids.
+
+    A name has the steps since the first one, the node, and for a `Send` or a `@task` its number; for a task of a
+    subgraph it begins with the name of the task around it.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[Path, str] = {}
+        self._first_steps: dict[Path, int] = {}
+
+    def name_of(self, metadata: Mapping[str, Any]) -> str:
+        """Return the name of the task that code belongs to; empty outside a graph."""
+        space = _space(metadata)
+        if not space:
+            return ""
+        if space not in self._names:
+            step: int = metadata.get("langgraph_step", 0)
+            first = self._first_steps.setdefault(space[:-1], step)
+            outer = [self._name_around(space[:-1])] if len(space) > 1 else []
+            numbers = "".join(f".{number}" for number in _numbers(metadata.get("langgraph_path", ())))
+            self._names[space] = "|".join([*outer, f"{step - first}:{metadata.get('langgraph_node', '')}{numbers}"])
+        return self._names[space]
+
+    def _name_around(self, space: Path) -> str:
+        # A part without a node of its own is the number of a subgraph that a node calls several times.
+        return self._names.get(space) or "|".join(
+            filter(None, (self._name_around(space[:-1]) if space[1:] else "", space[-1]))
+        )
+
+
+def _numbers(path: Any) -> Iterator[int]:
+    """Yield the numbers in the path of a task, which tell apart the tasks of one node."""
+    for part in path:
+        if isinstance(part, tuple | list):
+            yield from _numbers(part)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            yield part
 
 
 class EarlierCalls(Struct, frozen=True):

@@ -1,0 +1,629 @@
+"""Continuation of graphs and runnables after a crash: replies of models and results of tools come from the journal.
+
+The graph runs again from its start, or from its last suspension. LangChain's models and tools are wrapped where all
+calls pass, sync and async. A call is found by its task in the graph (step, node and number of a `Send`, not the task
+id, which is another one in each run), and there by its number, or by its request if a task makes several at a time; a
+tool is found by its call id. Failures of models and tools are recorded too: what handled them handles them again.
+"""
+
+import asyncio
+import base64
+import importlib
+import inspect
+import json
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
+from copy import copy
+from functools import partial, wraps
+from importlib.metadata import version
+from typing import Any, TypeVar, cast
+from uuid import UUID, uuid4
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.config import get_stream_writer
+from langgraph.constants import START
+from langgraph.errors import GraphBubbleUp
+from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
+from pydantic_core import to_jsonable_python
+
+from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
+from turnwire.agents.langgraph.messages import Output, reply_of
+from turnwire.core.errors import TurnEndedError
+from turnwire.core.events import ReasoningEvent, TokenEvent
+from turnwire.core.journal import (
+    JournaledCall,
+    RecordedCall,
+    ToolDeniedError,
+    TurnJournal,
+    fingerprint,
+    is_inside,
+)
+from turnwire.tools.invocation import plain, running_call_id
+
+T = TypeVar("T")
+Metadata = Mapping[str, Any]
+_serializer = JsonPlusSerializer()
+
+
+class RunRecorder:
+    """Records the calls of a graph's run in the turn's journal, and finds those that are recorded already."""
+
+    def __init__(self, journal: TurnJournal, turn_id: str, listener: GraphListener, relay: EventRelay) -> None:
+        self.listener = listener
+        self._journal = journal
+        self._turn_id = turn_id
+        self._relay = relay
+        self._loop = asyncio.get_running_loop()
+        self._waits: set[Future[Any]] = set()
+        self._is_closed = False
+        self._calls: dict[UUID, JournaledCall] = {}
+        self._numbers = _CallNumbers(journal)
+        self._tool_numbers: Counter[str] = Counter()
+        listener.name_call, listener.announce_call = self._name_call, self._announce_call
+
+    # Nodes
+
+    def find_output(self, node: str, metadata: Metadata) -> dict[str, Any] | None:
+        """Return the recorded output of a node that has ended, and note the calls that are not made again."""
+        place = self._place(metadata)
+        step = self._journal.find_step(place)
+        if step is None or step.entry.names != (node,):
+            return None
+        for key, call in self._journal.recorded_calls.items():
+            if is_inside(key, place) and call.is_finished:
+                self._note_skipped(call)
+        return json.loads(step.result)
+
+    def _note_skipped(self, call: RecordedCall) -> None:
+        path, result = call.entry.agent_path, json.loads(call.result)
+        if call.entry.kind == "tool":
+            self.listener.calls.end(call.entry.call_id)
+        elif call.entry.kind == "model" and "text" in result:
+            self.listener.restore_text(result["text"], path)
+        elif call.entry.kind == "model" and "message" in result:
+            message = _restore_reply(result["message"])
+            self.listener.restore_reply(message, path, is_hidden=result["hidden"], invalid=result["invalid"])
+
+    async def end_node(self, node: str, metadata: Metadata, since: int, output: Any) -> None:
+        """Record the output of a node, when everything that the node has written is in the log."""
+        recorded = _record_result(output)
+        if "value" not in recorded or _is_plain(output):
+            await self._relay.flush(get_stream_writer())
+            self._journal.finish_step(self._place(metadata), node, since, recorded)
+
+    @property
+    def position(self) -> int:
+        return self._journal.position
+
+    # Models
+
+    async def begin_reply(
+        self, run_id: UUID, model: BaseChatModel, metadata: Metadata, messages: Sequence[BaseMessage]
+    ) -> JournaledCall:
+        """Begin a model call, when everything before it is in the log; or return the one that has begun already."""
+        if run_id in self._calls:
+            return self._calls[run_id]
+        digest = fingerprint([_comparable(message) for message in messages])
+        place = self._numbers.next(self._place(metadata), digest)
+        await self._relay.flush()
+        self._calls[run_id] = await self._journal.begin_model(
+            place,
+            names=(metadata.get("langgraph_node") or "", _model_name(model)),
+            fingerprint=digest,
+            agent_path=self.listener.text_path(metadata),
+        )
+        return self._calls[run_id]
+
+    async def end_reply(self, run_id: UUID, result: dict[str, Any]) -> None:
+        """Record the reply, when its text is in the log; or that the text of a recorded one is shown again."""
+        call = self._calls.pop(run_id, None)
+        if call is None or (not call.is_live and call.is_shown):
+            return
+        await self._relay.flush()
+        if call.is_live:
+            call.finish(result)
+        else:
+            call.show()
+
+    def drop_reply(self, run_id: UUID) -> None:
+        """Forget a model call that was stopped."""
+        if call := self._calls.pop(run_id, None):
+            call.__exit__(None, None, None)
+
+    def recorded_reply(self, run_id: UUID, call: JournaledCall) -> ChatResult:
+        """Return the recorded reply, or raise its error."""
+        self.listener.use_recorded(run_id, is_shown=call.is_shown, invalid=call.result.get("invalid", ()))
+        if error := call.result.get("error"):
+            raise _restore_error(error)
+        generation = ChatGeneration(
+            message=_restore_reply(call.result["message"]), generation_info=call.result.get("info")
+        )
+        return ChatResult(generations=[generation])
+
+    @property
+    def shown(self) -> int:
+        """Return the length of the answer in the log."""
+        return len(self._journal.text)
+
+    async def write(self, message_id: str, outputs: Sequence[Output], metadata: Metadata) -> AsyncGenerator[Output]:
+        """Yield the text that a node wrote itself, without a model, unless it is in the log already."""
+        texts = [output for output in outputs if isinstance(output, str | TokenEvent | ReasoningEvent)]
+        if not texts:
+            for output in outputs:
+                yield output
+            return
+        path = next((text.agent_path for text in texts if not isinstance(text, str)), ())
+        place = self._numbers.next(f"{self._place(metadata)}/text", "")
+        await self._relay.flush()
+        names = (metadata.get("langgraph_node") or "", "text")
+        call = await self._journal.begin_model(place, names=names, agent_path=path)
+        with call:
+            if not call.is_live and call.is_shown:
+                return
+            for output in outputs:
+                yield output
+            await self._relay.flush()
+            if call.is_live:
+                call.finish({"text": message_id})
+            else:
+                call.show()
+
+    # Tools
+
+    async def call_tool(self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Any]) -> Any:
+        """Call a tool once: after a crash its recorded result is returned, or its recorded error raised."""
+        place = self._place(metadata)
+        try:
+            begun = await self._begin_tool(tool, call, place)
+        except ToolDeniedError as denied:
+            return ToolMessage(str(denied), tool_call_id=call.requested_id, name=tool.name, status="error")
+        with begun:
+            if not begun.is_live:
+                return _restore_result(begun.result)
+            token = _outer_call.set(f"{place}:{call.call_id}")
+            try:
+                result = await run()
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                begun.finish({"error": _record_error(error)})
+                raise
+            finally:
+                _outer_call.reset(token)
+            begun.finish(_record_result(result))
+        return result
+
+    def call_tool_in_thread(self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Any]) -> Any:
+        """Do the same as `call_tool` in a thread."""
+        place = self._place(metadata)
+        try:
+            begun = self.wait(self._begin_tool(tool, call, place))
+        except ToolDeniedError as denied:
+            return ToolMessage(str(denied), tool_call_id=call.requested_id, name=tool.name, status="error")
+        with begun:
+            if not begun.is_live:
+                return _restore_result(begun.result)
+            token = _outer_call.set(f"{place}:{call.call_id}")
+            try:
+                result = run()
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                self.wait(_finish(begun, {"error": _record_error(error)}))
+                raise
+            finally:
+                _outer_call.reset(token)
+            self.wait(_finish(begun, _record_result(result)))
+        return result
+
+    async def _begin_tool(self, tool: BaseTool, call: ToolRun, place: str) -> JournaledCall:
+        await self._relay.flush()
+        return await self._journal.begin_tool(place, call.call_id, tool.name, call.args, agent_path=call.path)
+
+    def _name_call(self, tool: str, metadata: Metadata) -> str:
+        """Return an id for a tool call that no model has requested: the same when the turn is continued."""
+        place = f"{self._journal.segment}/{self._place(metadata)}/{tool}"
+        self._tool_numbers[place] += 1
+        return f"{tool}-{fingerprint([place, self._tool_numbers[place]])[:16]}"
+
+    def _announce_call(self, call: ToolRun, metadata: Metadata) -> Announcement:
+        place = self._place(metadata)
+        announce = partial(self._journal.announce_tool, place, call.call_id, call.tool, call.args, agent_path=call.path)
+        return Announcement(announce)
+
+    # Places and threads
+
+    def _place(self, metadata: Metadata) -> str:
+        return "/".join(filter(None, (_outer_call.get(), self.listener.tasks.name_of(metadata))))
+
+    @property
+    def is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine on the turn's loop, from any loop."""
+        if self.is_on_loop:
+            return await work
+        return await asyncio.wrap_future(self._submit(work))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait in a thread for a coroutine on the turn's loop. Raises TurnEndedError to stop the thread."""
+        future = self._submit(work)
+        try:
+            return future.result()
+        except CancelledError:
+            raise TurnEndedError(self._turn_id) from None
+        finally:
+            self._waits.discard(future)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        if self._is_closed:
+            work.close()
+            raise TurnEndedError(self._turn_id)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._waits.add(future)
+        return future
+
+    def close(self) -> None:
+        self._is_closed = True
+        for future in tuple(self._waits):
+            future.cancel()
+
+
+async def _finish(call: JournaledCall, result: Any) -> None:
+    call.finish(result)
+
+
+class _CallNumbers:
+    """Numbers of the model calls of each task; calls at the same time are told apart by their requests."""
+
+    def __init__(self, journal: TurnJournal) -> None:
+        self._recorded: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        self._next: defaultdict[str, int] = defaultdict(int)
+        for call in journal.recorded_calls.values():
+            if call.entry.kind == "model":
+                place, _, number = call.entry.key.rpartition("#")[0].rpartition("/")
+                self._recorded[place][int(number)] = call.entry.fingerprint
+
+    def next(self, place: str, digest: str) -> str:
+        """Return the place of the next call: that of a recorded one with this request, or else the first that is free.
+
+        A prompt with a clock in it is another request when the turn is continued, so no call has to match.
+        """
+        recorded = self._recorded[place]
+        number = next((number for number, request in recorded.items() if request == digest), None)
+        if number is None:
+            number = min(recorded, default=self._next[place])
+        recorded.pop(number, None)
+        self._next[place] = max(self._next[place], number + 1)
+        return f"{place}/{number}"
+
+
+class ModelRecorder(AsyncCallbackHandler):
+    """Callback that records the end of model calls. It comes after the listener, which may refuse a reply."""
+
+    run_inline = True
+    raise_error = True
+
+    def __init__(self, recorder: RunRecorder) -> None:
+        self._recorder = recorder
+        self._hidden: dict[UUID, bool] = {}
+
+    async def on_chat_model_start(self, *args: Any, run_id: UUID, **rest: Any) -> None:
+        self._hidden[run_id] = self._recorder.listener.is_hidden(run_id)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **rest: Any) -> None:
+        generation = next((generation for group in response.generations for generation in group), None)
+        message = reply_of(response)
+        result: dict[str, Any] = {}
+        if message is not None and generation is not None:
+            result = {
+                "message": message.model_dump(mode="json", warnings=False, fallback=str),
+                "info": plain(generation.generation_info),
+                "hidden": self._hidden.pop(run_id, False),
+                "invalid": [call["id"] for call in message.tool_calls if call["id"] in self._invalid],
+            }
+        await self._recorder.on_loop(self._recorder.end_reply(run_id, result))
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
+        self._hidden.pop(run_id, None)
+        if isinstance(error, Exception):
+            await self._recorder.on_loop(self._recorder.end_reply(run_id, {"error": _record_error(error)}))
+        else:
+            self._recorder.drop_reply(run_id)
+
+    @property
+    def _invalid(self) -> set[str]:
+        return self._recorder.listener.calls.invalid
+
+
+class _JournaledNode(Runnable[Any, Any]):
+    """The code of a node, which is not run again if it had ended before a crash."""
+
+    def __init__(self, name: str, inner: Runnable[Any, Any], recorder: RunRecorder) -> None:
+        self.name = name
+        self._inner = inner
+        self._recorder = recorder
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._inner.invoke(input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        recorder, name, metadata = self._recorder, self.name or "", ensure_config(config).get("metadata") or {}
+        if not recorder.is_on_loop:
+            return await self._inner.ainvoke(input, config, **kwargs)
+        if (recorded := recorder.find_output(name, metadata)) is not None:
+            return _restore_result(recorded)
+        since = recorder.position
+        output = await self._inner.ainvoke(input, config, **kwargs)
+        await recorder.end_node(name, metadata, since, output)
+        return output
+
+
+def journal_nodes(graph: Any, recorder: RunRecorder) -> Any:
+    """Return a copy of the graph whose nodes, also those of its subgraphs, are not run again when they have ended."""
+    nodes: dict[str, Any] = dict(graph.nodes)
+    for name, node in nodes.items():
+        if name != START and node.timeout is None:
+            bound: Any = node.bound
+            inner = journal_nodes(bound, recorder) if isinstance(bound, Pregel) else bound
+            nodes[name] = node.copy({"bound": _JournaledNode(name, inner, recorder)})
+    return graph.copy({"nodes": nodes})
+
+
+# The SDK's classes
+
+_recorder: ContextVar[RunRecorder | None] = ContextVar("turnwire_langgraph_recorder", default=None)
+_outer_call: ContextVar[str] = ContextVar("turnwire_langgraph_call", default="")
+"""The place of the tool call that the current code belongs to."""
+
+_HOOKS: tuple[tuple[type, str, tuple[str, ...]], ...] = (
+    (BaseChatModel, "_agenerate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
+    (BaseChatModel, "_generate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
+    (BaseChatModel, "astream", ("self", "input", "config", "stop", "kwargs")),
+    (BaseChatModel, "stream", ("self", "input", "config", "stop", "kwargs")),
+    (BaseTool, "_run", ("self", "args", "kwargs")),
+    (BaseTool, "_arun", ("self", "args", "kwargs")),
+)
+
+
+def set_recorder(recorder: RunRecorder) -> None:
+    """Record the calls of everything that is started from the current task."""
+    _recorder.set(recorder)
+
+
+def check_hooks() -> None:
+    """Raise RuntimeError if LangChain's classes do not have the methods that are wrapped here."""
+    for owner, name, parameters in _HOOKS:
+        method = getattr(owner, name, None)
+        if method is None or tuple(inspect.signature(method).parameters) != parameters:
+            raise RuntimeError(
+                f"langchain-core {version('langchain-core')} has another {owner.__name__}.{name} than the versions that"
+                " Turnwire was tested with, so turns cannot continue after a crash: install an older version, or use"
+                " LangGraphAgent(..., on_crash='close')"
+            )
+
+
+def install_hooks() -> None:
+    """Wrap the methods of LangChain's models and tools, once. Outside a recorded run they work as before.
+
+    Raises RuntimeError if LangChain has changed.
+    """
+    if getattr(BaseChatModel, "_turnwire_journals", False):
+        return
+    check_hooks()
+    chat: Any = BaseChatModel
+    chat._turnwire_journals = True
+    chat._agenerate_with_cache = _journaled_agenerate(chat._agenerate_with_cache)
+    chat._generate_with_cache = _journaled_generate(chat._generate_with_cache)
+    chat.astream = _journaled_astream(chat.astream)
+    chat.stream = _journaled_stream(chat.stream)
+    tool: Any = BaseTool
+    tool.arun = _journaled_tool(tool.arun)
+    tool.run = _journaled_tool(tool.run)
+
+
+def _journaled_agenerate(generate: Any) -> Any:
+    @wraps(generate)
+    async def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        recorder = _recorder.get()
+        if recorder is None or run_manager is None:
+            return await generate(self, messages, stop, run_manager, **kwargs)
+        run_id = run_manager.run_id
+        call = await recorder.on_loop(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
+        if not call.is_live:
+            return recorder.recorded_reply(run_id, call)
+        return await generate(self, messages, stop, run_manager, **kwargs)
+
+    return journaled
+
+
+def _journaled_generate(generate: Any) -> Any:
+    @wraps(generate)
+    def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        recorder = _recorder.get()
+        if recorder is None or run_manager is None or recorder.is_on_loop:
+            return generate(self, messages, stop, run_manager, **kwargs)
+        run_id = run_manager.run_id
+        call = recorder.wait(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
+        if not call.is_live:
+            return recorder.recorded_reply(run_id, call)
+        return generate(self, messages, stop, run_manager, **kwargs)
+
+    return journaled
+
+
+def _journaled_astream(astream: Any) -> Any:
+    @wraps(astream)
+    async def journaled(
+        self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any
+    ) -> AsyncGenerator[Any]:
+        recorder = _recorder.get()
+        if recorder is not None:
+            config = _with_run_id(config)
+            messages = self._convert_input(input).to_messages()
+            begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
+            if not (await recorder.on_loop(begin)).is_live:
+                yield _as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
+                return
+        async with aclosing(astream(self, input, config, stop=stop, **kwargs)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    return journaled
+
+
+def _journaled_stream(stream: Any) -> Any:
+    @wraps(stream)
+    def journaled(self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Iterator[Any]:
+        recorder = _recorder.get()
+        if recorder is not None and not recorder.is_on_loop:
+            config = _with_run_id(config)
+            messages = self._convert_input(input).to_messages()
+            begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
+            if not recorder.wait(begin).is_live:
+                yield _as_chunk(self.invoke(input, config, stop=stop, **kwargs))
+                return
+        yield from stream(self, input, config, stop=stop, **kwargs)
+
+    return journaled
+
+
+def _with_run_id(config: RunnableConfig | None) -> RunnableConfig:
+    config = ensure_config(config)
+    return {**config, "run_id": config.get("run_id") or uuid4()}
+
+
+def _journaled_tool(run: Any) -> Any:
+    """Wrap `BaseTool.run` or `arun`: the tool's own function is journaled, between the callbacks for start and end."""
+
+    @wraps(run)
+    def journaled(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder.get()
+        if recorder is None or "_arun" in vars(self):
+            return run(self, *args, **kwargs)
+        metadata: Metadata = ensure_config(kwargs.get("config")).get("metadata") or {}
+        return run(_with_journaled_functions(self, recorder, metadata), *args, **kwargs)
+
+    return journaled
+
+
+def _with_journaled_functions(tool: BaseTool, recorder: RunRecorder, metadata: Metadata) -> BaseTool:
+    """Return a copy of the tool for one call. Its functions call those of the tool itself."""
+    inner: Any = tool
+
+    @wraps(inner._arun)
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        call = recorder.listener.find_tool(running_call_id())
+        if call is None or not recorder.is_on_loop:
+            return await inner._arun(*args, **kwargs)
+        return await recorder.call_tool(tool, call, metadata, lambda: inner._arun(*args, **kwargs))
+
+    @wraps(inner._run)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call = recorder.listener.find_tool(running_call_id())
+        if call is None or recorder.is_on_loop:
+            return inner._run(*args, **kwargs)
+        return recorder.call_tool_in_thread(tool, call, metadata, lambda: inner._run(*args, **kwargs))
+
+    journaled = copy(tool)
+    vars(journaled).update(_arun=arun, _run=run)
+    return journaled
+
+
+# Recorded values
+
+
+def _comparable(message: BaseMessage) -> Any:
+    """Return what a message says, without the ids of the SDK, which differ from run to run."""
+    calls = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    return to_jsonable_python((message.type, message.content, calls), serialize_unknown=True)
+
+
+def _model_name(model: Any) -> str:
+    name = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return name if isinstance(name, str) else type(model).__name__
+
+
+def _restore_reply(data: dict[str, Any]) -> AIMessage:
+    return AIMessage(
+        **{name: value for name, value in data.items() if name in AIMessage.model_fields and name != "type"}
+    )
+
+
+def _as_chunk(message: AIMessage) -> AIMessageChunk:
+    fields = {name: value for name, value in message.__dict__.items() if name != "type" and value is not None}
+    return AIMessageChunk(**fields, chunk_position="last")
+
+
+def _record_result(value: Any) -> dict[str, Any]:
+    if _is_plain(value):
+        return {"value": value}
+    try:
+        kind, data = _serializer.dumps_typed(value)
+        is_same = bool(_serializer.loads_typed((kind, data)) == value)
+    except Exception:
+        is_same, kind, data = False, "", b""
+    if not is_same:
+        return {"value": value}  # It is no JSON, so it cannot be recorded.
+    return {"kind": kind, "data": base64.b64encode(data).decode()}
+
+
+def _restore_result(recorded: dict[str, Any]) -> Any:
+    if "error" in recorded:
+        raise _restore_error(recorded["error"])
+    if "data" in recorded:
+        return _serializer.loads_typed((recorded["kind"], base64.b64decode(recorded["data"])))
+    return recorded["value"]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True if JSON gives back the same value."""
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return all(type(key) is str for key in items) and all(map(_is_plain, items.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, cast("list[Any]", value)))
+    return value is None or type(value) in (str, bool, int, float)
+
+
+def _record_error(error: Exception) -> dict[str, Any]:
+    kind = type(error)
+    return {
+        "module": kind.__module__,
+        "class": kind.__qualname__,
+        "args": [value if _is_plain(value) else str(value) for value in error.args],
+        "fields": {name: value for name, value in vars(error).items() if _is_plain(value)},
+        "text": str(error),
+    }
+
+
+def _restore_error(recorded: dict[str, Any]) -> Exception:
+    """Return an exception of the same class and with the same message, so that the same handlers catch it."""
+    with suppress(Exception):  # The class may be local, or need more than its arguments.
+        kind: Any = importlib.import_module(recorded["module"])
+        for name in recorded["class"].split("."):
+            kind = getattr(kind, name)
+        error = kind.__new__(kind, *recorded["args"])
+        error.args = tuple(recorded["args"])
+        error.__dict__.update(recorded["fields"])
+        if isinstance(error, Exception) and str(error) == recorded["text"]:
+            return error
+    return type(recorded["class"].rpartition(".")[2], (RecordedError,), {})(recorded["text"])
+
+
+class RecordedError(Exception):
+    """Stand-in for an exception that was recorded and cannot be made again."""
