@@ -1,8 +1,9 @@
 """Fixtures that every folder of tests may use, and what each test needs beside Python.
 
 A test that needs a browser, Node, PostgreSQL or another process is marked `browser`, `node`, `postgres` or `process`:
-by its folder, by the fixtures it uses, by the store it runs on, or by a decorator where nothing else tells. `NEEDS` is
-all of them; `scripts/test --fast` runs the others. A test that starts a program and has no such mark fails.
+by its folder, by the fixtures it uses, by the store it runs on, or by a decorator where nothing else tells; one that
+takes a minute is marked `long`. `NEEDS` is all of them; `scripts/test --fast` runs the others. A test that starts a
+program and has no such mark fails.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ NEEDS = {
     "postgres": "needs PostgreSQL",
     "process": "starts other programs and waits for them",
     "released": "compares everything released with golden files, which takes minutes",
+    "long": "computes for a minute, or waits in real time",
 }
 FOLDERS = {
     "browser": "browser",

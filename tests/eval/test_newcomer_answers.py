@@ -12,6 +12,7 @@ from eval.own import NEWCOMERS, read_own
 PATIENCE = 900
 
 
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE + 60)
 async def test_newcomers_questions_are_answered_by_the_first_block() -> None:
     own = read_own(path=NEWCOMERS)

@@ -20,6 +20,8 @@ from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, RestartEvent, SearchEvent
 from turnwire.core.turns import Turn
 
+pytestmark = pytest.mark.long
+
 HOUR = 3600.0
 ANSWER = "An **answer** that is long enough to be shown at once. "
 
