@@ -321,7 +321,11 @@ async def test_session_of_the_sdk_has_every_item_once(
     for first in (says("It", never), None):
         before = len(model_server.bodies)
         replies = [
-            *(says("Hi."), calls(("pay", {"amount": 1}), text="I pay.", ids=["a1"]), calls(("pay", {"amount": 2}), ids=["a2"])),
+            *(
+                says("Hi."),
+                calls(("pay", {"amount": 1}), text="I pay.", ids=["a1"]),
+                calls(("pay", {"amount": 2}), ids=["a2"]),
+            ),
             *([first] if first else []),
             *(says("It is."), says("Bye.")),
         ]

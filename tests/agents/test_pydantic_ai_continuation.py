@@ -164,7 +164,7 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
     agent = Agent(model)
 
     @agent.tool
-    async def pay(context: RunContext[None], amount: int) -> str:
+    async def pay(context: RunContext[object], amount: int) -> str:
         if not context.tool_call_approved:
             raise ApprovalRequired(metadata={"reason": "much money"})
         runs["pay"] += 1
@@ -196,7 +196,9 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
 async def _wait_for_finished(desk: Desk, turn: TurnRecord) -> None:
     """Wait until the end of a tool call is recorded. The gate holds the other one, so that nothing else is."""
     async with asyncio.timeout(BOUND):
-        while not any(entry.kind == "tool" and entry.state == "finished" for entry in await desk.store.journal(turn.id)):
+        while not any(
+            entry.kind == "tool" and entry.state == "finished" for entry in await desk.store.journal(turn.id)
+        ):
             await settle()
 
 
@@ -236,7 +238,10 @@ async def test_sub_agent_in_a_thread_belongs_to_its_tool(model_server: ScriptedM
         return asyncio.run(run())
 
     model_server.plan(
-        calls(("ask", {"question": "sky?"}), ids=["a1"]), says("Blue."), says("It", asyncio.Event()), says("It is blue.")
+        calls(("ask", {"question": "sky?"}), ids=["a1"]),
+        says("Blue."),
+        says("It", asyncio.Event()),
+        says("It is blue."),
     )
     store, adapter = MemoryStore(), PydanticAIAgent(agent)
     turn = await lose_in_text(store, adapter, "It")

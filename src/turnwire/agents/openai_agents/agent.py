@@ -35,8 +35,8 @@ class OpenAIAgentsAgent:
     `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
     service.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools.
     """
 

@@ -29,8 +29,8 @@ class PydanticAIAgent:
     `run_options` go to the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps` returns the
     dependencies of each turn, for tools that need to know the caller.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools.
     """
 
