@@ -6,6 +6,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -249,6 +250,35 @@ async def test_sub_agent_in_a_thread_belongs_to_its_tool(model_server: ScriptedM
     assert len(model_server.bodies) == 4
     kinds = [entry.kind for entry in await store.journal(turn.id) if entry.state == "finished"]
     assert sorted(kinds) == ["model", "model", "tool"]
+
+
+async def test_deps_have_the_changes_of_finished_tools(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
+    @dataclass(frozen=True)
+    class Basket:
+        items: list[str]
+        lock: object
+
+    seen: list[list[str]] = []
+    agent = Agent(model, deps_type=Basket)
+
+    @agent.tool
+    async def put(context: RunContext[Basket], item: str) -> str:
+        context.deps.items.append(item)
+        raise ModelRetry("full")
+
+    @agent.tool
+    async def show(context: RunContext[Basket]) -> str:
+        seen.append(context.deps.items)
+        return "shown"
+
+    model_server.plan(
+        calls(("put", {"item": "tea"}), ids=["a1"]),
+        *(says("So", asyncio.Event()), calls(("show", {}), ids=["b1"]), says("Done.")),
+    )
+    store, adapter = MemoryStore(), PydanticAIAgent(agent, to_deps=lambda turn: Basket([], object()))
+    turn = await lose_in_text(store, adapter, "So")
+    assert await finish(store, adapter, turn) == "Done."
+    assert seen == [["tea"]]
 
 
 def test_agent_resumes_unless_it_says_otherwise() -> None:

@@ -288,7 +288,8 @@ class OfficeCampaign:
 
     async def _wait_for_progress(self) -> None:
         """Wait for some calls of the model: a turn that never gets further is closed, as it should be."""
-        count = len(self._cluster.lines("requests")) + _RUNNING_TURNS
+        # The first requests after a restart repeat those that broke off.
+        count = len(self._cluster.lines("requests")) + 2 * _RUNNING_TURNS
         while len(self._cluster.lines("requests")) < count:  # noqa: ASYNC110 - another process writes this file.
             await asyncio.sleep(0.02)
 

@@ -9,6 +9,7 @@ from typing import Any
 from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
 from pydantic_core import to_json
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
@@ -78,6 +79,7 @@ class OpenAIAgentsAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
         context = await self._make_context(turn)
+        run.queue.changes = ContextChanges(context)
         session = await open_session(self._session(turn), turn, run) if self._session is not None else None
         result = await self._start(turn, run, context, session)
         reading = asyncio.create_task(_read(result, run))

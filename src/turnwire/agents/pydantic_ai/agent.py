@@ -8,6 +8,7 @@ from pydantic_ai import AgentStreamEvent, DeferredToolRequests
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.run import AgentRunResult
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
@@ -112,6 +113,7 @@ class PydanticAIAgent:
         }
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
+            listener.queue.changes = ContextChanges(options["deps"])
         if turn.resumption is not None:
             return None, options | resume_run(turn.resumption, listener)
         if turn.progress:
