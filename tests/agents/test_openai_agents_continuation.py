@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, SQLiteSession, function_tool
+from agents import Agent, RunContextWrapper, SQLiteSession, function_tool
 
 from tests.contracts.agent_cases.openai_agents import sdk_model
 from tests.contracts.stores import StoreBackend
@@ -321,7 +321,11 @@ async def test_session_of_the_sdk_has_every_item_once(
     for first in (says("It", never), None):
         before = len(model_server.bodies)
         replies = [
-            *(says("Hi."), calls(("pay", {"amount": 1}), text="I pay.", ids=["a1"]), calls(("pay", {"amount": 2}), ids=["a2"])),
+            *(
+                says("Hi."),
+                calls(("pay", {"amount": 1}), text="I pay.", ids=["a1"]),
+                calls(("pay", {"amount": 2}), ids=["a2"]),
+            ),
             *([first] if first else []),
             *(says("It is."), says("Bye.")),
         ]
@@ -349,6 +353,38 @@ async def test_session_of_the_sdk_has_every_item_once(
             assert (killed, last_request) == (items, model_server.bodies[-1]["messages"])
     for session in sessions:
         session.close()
+
+
+async def test_context_has_the_changes_of_finished_tools(model_server: ScriptedModel, make_office: MakeOffice) -> None:
+    """Parallel tools change the same value; the last change counts, also if the tools are answered in another order."""
+    seen: list[Any] = []
+    first_ends = asyncio.Event()
+
+    @function_tool
+    async def add(context: RunContextWrapper[Any], number: int) -> str:
+        if number == 1:
+            await first_ends.wait()
+        context.context.total = getattr(context.context, "total", 0) + number
+        context.context.secret = object()
+        first_ends.set()
+        return "added"
+
+    @function_tool
+    async def show(context: RunContextWrapper[Any]) -> str:
+        seen.append((context.context.total, hasattr(context.context, "secret")))
+        return "shown"
+
+    office = make_office()
+    office.agent.tools = [add, show]
+    never = asyncio.Event()
+    model_server.plan(
+        calls(("add", {"number": 1}), ("add", {"number": 2}), ids=["a1", "a2"]),
+        *(says("So", never), calls(("show", {}), ids=["b1"]), says("Done.")),
+    )
+    store = MemoryStore()
+    turn = await lose_in_text(store, office, "So")
+    answer, _ = await finish(store, office, turn)
+    assert (answer, seen) == ("Done.", [(3, False)])
 
 
 def _bare(item: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -164,7 +165,7 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
     agent = Agent(model)
 
     @agent.tool
-    async def pay(context: RunContext[None], amount: int) -> str:
+    async def pay(context: RunContext[object], amount: int) -> str:
         if not context.tool_call_approved:
             raise ApprovalRequired(metadata={"reason": "much money"})
         runs["pay"] += 1
@@ -196,7 +197,9 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
 async def _wait_for_finished(desk: Desk, turn: TurnRecord) -> None:
     """Wait until the end of a tool call is recorded. The gate holds the other one, so that nothing else is."""
     async with asyncio.timeout(BOUND):
-        while not any(entry.kind == "tool" and entry.state == "finished" for entry in await desk.store.journal(turn.id)):
+        while not any(
+            entry.kind == "tool" and entry.state == "finished" for entry in await desk.store.journal(turn.id)
+        ):
             await settle()
 
 
@@ -236,7 +239,10 @@ async def test_sub_agent_in_a_thread_belongs_to_its_tool(model_server: ScriptedM
         return asyncio.run(run())
 
     model_server.plan(
-        calls(("ask", {"question": "sky?"}), ids=["a1"]), says("Blue."), says("It", asyncio.Event()), says("It is blue.")
+        calls(("ask", {"question": "sky?"}), ids=["a1"]),
+        says("Blue."),
+        says("It", asyncio.Event()),
+        says("It is blue."),
     )
     store, adapter = MemoryStore(), PydanticAIAgent(agent)
     turn = await lose_in_text(store, adapter, "It")
@@ -244,6 +250,35 @@ async def test_sub_agent_in_a_thread_belongs_to_its_tool(model_server: ScriptedM
     assert len(model_server.bodies) == 4
     kinds = [entry.kind for entry in await store.journal(turn.id) if entry.state == "finished"]
     assert sorted(kinds) == ["model", "model", "tool"]
+
+
+async def test_deps_have_the_changes_of_finished_tools(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
+    @dataclass(frozen=True)
+    class Basket:
+        items: list[str]
+        lock: object
+
+    seen: list[list[str]] = []
+    agent = Agent(model, deps_type=Basket)
+
+    @agent.tool
+    async def put(context: RunContext[Basket], item: str) -> str:
+        context.deps.items.append(item)
+        raise ModelRetry("full")
+
+    @agent.tool
+    async def show(context: RunContext[Basket]) -> str:
+        seen.append(context.deps.items)
+        return "shown"
+
+    model_server.plan(
+        calls(("put", {"item": "tea"}), ids=["a1"]),
+        *(says("So", asyncio.Event()), calls(("show", {}), ids=["b1"]), says("Done.")),
+    )
+    store, adapter = MemoryStore(), PydanticAIAgent(agent, to_deps=lambda turn: Basket([], object()))
+    turn = await lose_in_text(store, adapter, "So")
+    assert await finish(store, adapter, turn) == "Done."
+    assert seen == [["tea"]]
 
 
 def test_agent_resumes_unless_it_says_otherwise() -> None:

@@ -2,8 +2,8 @@
 
 The module of an SDK in `agent_cases/` has
 
-    def build_office(url, tools):   an unmodified agent with the functions `tools` (see `Office`): `send` needs approval.
-                                    If the SDK knows sub-agents, its tool `ask_scout(input)` runs an agent "Scout" with
+    def build_office(url, tools):   an unmodified agent with the functions `tools`, of which `send` needs approval. If
+                                    the SDK knows sub-agents, its tool `ask_scout(input)` runs an agent "Scout" with
                                     the tool `look`; if it knows handoffs, it can hand over to "Boss", which has `pay`
                                     and `send`
     def adapt_office(built):        our adapter, with `IDEMPOTENT` tools that may run again

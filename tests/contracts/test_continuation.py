@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_o
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, said, says
-from turnwire.assembly import as_agent
 from turnwire.agents.event_queue import EventQueue
+from turnwire.assembly import as_agent
 from turnwire.core import metrics
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Store
@@ -151,7 +152,7 @@ async def open_office(case: ModuleType, store: Store, ledger: Ledger) -> AsyncIt
 
 
 async def decide_all(desk: Desk, turn: TurnRecord, ledger: Ledger, lost: Container[str] = ()) -> list[str]:
-    """Allow everything that a turn asks for until it ends or is lost, and return the calls whose outcome was unknown."""
+    """Allow everything that a turn asks for until it ends or is lost; return the calls whose outcome was unknown."""
     unknown: list[str] = []
     async with asyncio.timeout(_PATIENCE), aclosing(follow(desk.store, turn.id)) as batches:
         async for batch in batches:
@@ -253,15 +254,15 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
     async with open_office(case, store, ledger) as desk:
         unknown = await asyncio.gather(*(decide_all(desk, each, ledger) for each in turns.values()))
     check_saved(saved, list(before.values()))
-    for (tag, turn), calls in zip(turns.items(), unknown, strict=True):
-        before[tag].check(tag, calls, ledger, models)
+    for (tag, turn), asked in zip(turns.items(), unknown, strict=True):
+        before[tag].check(tag, asked, ledger, models)
         assert summary(await whole_log(store, turn.id, page=1_000), tag) == whole, f"lost after write {tag}"
 
 
 def check_saved(earlier: list[dict[str, int]], states: "list[LostState]") -> None:
     """Check the metrics against the journals of turns that were continued."""
-    journals = [calls for state in states if (calls := fold_journal(state.entries).calls.values())]
-    finished = Counter(call.entry.kind for calls in journals for call in calls if call.is_finished)
+    journals = [each for state in states if (each := fold_journal(state.entries).calls.values())]
+    finished = Counter(call.entry.kind for each in journals for call in each if call.is_finished)
     assert metrics.CONTINUED.values[""] - earlier[0][""] == len(journals)
     for kind in ("model", "tool"):
         assert metrics.SAVED_CALLS.values[kind] - earlier[1][kind] == finished[kind]
@@ -318,8 +319,25 @@ def change(case: ModuleType, built: Any) -> None:
         built.name = "Other"
 
 
+@asynccontextmanager
+async def open_agent(
+    case: ModuleType, url: str, store: Store, tool: Any, *, policy: str, changed: bool
+) -> AsyncIterator[Desk]:
+    built = case.build(url, [tool], api="chat", timeout=BOUND)
+    if changed:
+        change(case, built)
+    agent: Any = as_agent(built)
+    agent.on_divergence = policy
+    try:
+        async with open_actor_desk(store, agent) as desk:
+            yield desk
+    finally:
+        await case.close(built)
+
+
+@pytest.mark.parametrize("policy", ["continue", "end"])
 async def test_changed_agent_ends_or_continues_from_its_last_finished_tool(
-    case: ModuleType, model_server: ScriptedModel
+    case: ModuleType, model_server: ScriptedModel, policy: str
 ) -> None:
     """It is lost twice: before it has changed, and after it has begun again."""
     runs: Counter[str] = Counter()
@@ -329,46 +347,28 @@ async def test_changed_agent_ends_or_continues_from_its_last_finished_tool(
         runs[city] += 1
         return f"snow in {city}"
 
-    never = asyncio.Event()
-    for policy in ("continue", "end"):
-        runs.clear()
-        model_server.requests.clear()
-        model_server.plan(calls(("look", {"city": "Oslo"}), text="I look.", ids=["a1"]), says("It", never))
-        store, changed = MemoryStore(), False
-
-        @asynccontextmanager
-        async def open_agent() -> AsyncIterator[Desk]:
-            built = case.build(model_server.url, [look], api="chat", timeout=BOUND)
-            if changed:
-                change(case, built)
-            agent: Any = as_agent(built)
-            agent.on_divergence = policy
-            try:
-                async with open_actor_desk(store, agent) as desk:
-                    yield desk
-            finally:
-                await case.close(built)
-
-        async with open_agent() as desk:
-            turn = await desk.start("Go")
-            await wait_for_events(desk, turn, TokenEvent("It"))
-            await lose_worker(desk)
-        changed = True
-        if policy == "end":
-            async with open_agent() as desk:
-                assert (await desk.end(turn)).reason == "diverged"
-            assert len(model_server.requests) == 2
-            continue
-        model_server.plan(calls(("look", {"city": "Rome"}), ids=["b1"]), says("Then", never), says("Snow."))
-        async with open_agent() as desk:
-            await wait_for_events(desk, turn, TokenEvent("\n\n"), TokenEvent("Then"))
-            await lose_worker(desk)
-        async with open_agent() as desk:
-            assert await completed_answer(desk, turn) == "I look.\n\nSnow."
-            events = await desk.events(turn)
-        assert runs == {"Oslo": 1, "Rome": 1}
-        results = [[entry for kind, entry in said(body) if kind == "result"] for body in model_server.bodies]
-        oslo, rome = ("a1", "snow in Oslo"), ("b1", "snow in Rome")
-        assert results == [[], [oslo], [oslo], [oslo, rome], [oslo, rome]]
-        assert [event.reason for event in events if isinstance(event, RestartEvent)][:2] == ["worker_lost", "diverged"]
-        assert StatusEvent(BEGUN_AGAIN) in events
+    never, store = asyncio.Event(), MemoryStore()
+    model_server.plan(calls(("look", {"city": "Oslo"}), text="I look.", ids=["a1"]), says("It", never))
+    open_desk = partial(open_agent, case, model_server.url, store, look, policy=policy)
+    async with open_desk(changed=False) as desk:
+        turn = await desk.start("Go")
+        await wait_for_events(desk, turn, TokenEvent("It"))
+        await lose_worker(desk)
+    if policy == "end":
+        async with open_desk(changed=True) as desk:
+            assert (await desk.end(turn)).reason == "diverged"
+        assert len(model_server.requests) == 2
+        return
+    model_server.plan(calls(("look", {"city": "Rome"}), ids=["b1"]), says("Then", never), says("Snow."))
+    async with open_desk(changed=True) as desk:
+        await wait_for_events(desk, turn, TokenEvent("\n\n"), TokenEvent("Then"))
+        await lose_worker(desk)
+    async with open_desk(changed=True) as desk:
+        assert await completed_answer(desk, turn) == "I look.\n\nSnow."
+        events = await desk.events(turn)
+    assert runs == {"Oslo": 1, "Rome": 1}
+    results = [[entry for kind, entry in said(body) if kind == "result"] for body in model_server.bodies]
+    oslo, rome = ("a1", "snow in Oslo"), ("b1", "snow in Rome")
+    assert results == [[], [oslo], [oslo], [oslo, rome], [oslo, rome]]
+    assert [event.reason for event in events if isinstance(event, RestartEvent)][:2] == ["worker_lost", "diverged"]
+    assert StatusEvent(BEGUN_AGAIN) in events

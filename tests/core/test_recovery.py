@@ -1,7 +1,6 @@
 """Turns whose worker is lost or drained continue on another worker from their last finished step."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest

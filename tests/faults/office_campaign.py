@@ -1,4 +1,4 @@
-"""The campaign against agents: servers with the office of one SDK are killed at random moments, and nothing is repeated.
+"""The campaign against agents: servers with the office of one SDK are killed at random moments, nothing is repeated.
 
 The model runs in its own process and counts its requests; the tools count their runs in a file. Both are compared with
 the journals of the turns, and the answers with that of a turn that was not killed.
@@ -169,10 +169,10 @@ async def office_cluster(sdk: str, store: StoreName, workers: int, folder: Path)
             engine = await asyncio.to_thread(PostgresServer)
             stack.callback(engine.remove)
             url = engine.url(await asyncio.to_thread(engine.new_database))
-            settings, count = {"database_url": url}, workers
+            settings, count = dict[str, object](database_url=url), workers
             open_store: Callable[[], Any] = lambda: PostgresStore(url)  # noqa: E731
         else:
-            settings, count = {"data": folder / "data"}, 1
+            settings, count = dict[str, object](data=folder / "data"), 1
             open_store = lambda: SqliteStore(folder / "data")  # noqa: E731
         keys = await make_keys(open_store())
         nodes = [OfficeServer(number, folder, settings, variables) for number in range(count)]
@@ -250,7 +250,9 @@ class OfficeCampaign:
         answer = await self._users.call("POST", path, json=body, headers={"Idempotency-Key": uuid4().hex})
         assert answer.status_code == 202, answer.text
         # "asking" is an agent that waits for people: only wires that go on afterwards are read.
-        turn = StartedTurn(turn_id=answer.json()["turn_id"], session_id=session_id, agent="asking", words=0, leaves=False)
+        turn = StartedTurn(
+            turn_id=answer.json()["turn_id"], session_id=session_id, agent="asking", words=0, leaves=False
+        )
         self._users.turns.append(turn)
         self._tags[turn.turn_id] = tag
         return turn
@@ -286,8 +288,9 @@ class OfficeCampaign:
 
     async def _wait_for_progress(self) -> None:
         """Wait for some calls of the model: a turn that never gets further is closed, as it should be."""
-        count = len(self._cluster.lines("requests")) + _RUNNING_TURNS
-        while len(self._cluster.lines("requests")) < count and any(node.is_ready for node in self._cluster.nodes):
+        # The first requests after a restart repeat those that broke off.
+        count = len(self._cluster.lines("requests")) + 2 * _RUNNING_TURNS
+        while len(self._cluster.lines("requests")) < count:  # noqa: ASYNC110 - another process writes this file.
             await asyncio.sleep(0.02)
 
     async def _restart_all(self) -> None:
@@ -298,7 +301,7 @@ class OfficeCampaign:
             await self._wait_for(node)
 
     async def _wait_for(self, node: OfficeServer) -> None:
-        while not node.is_ready:
+        while not node.is_ready:  # noqa: ASYNC110 - another process becomes ready.
             await asyncio.sleep(0.02)
 
     # Checks
@@ -363,7 +366,10 @@ class OfficeCampaign:
                 models += entry.kind == "model"
                 if entry.kind == "tool":
                     _, times = tools.get(entry.call_id, ("", 0))
-                    tools[entry.call_id] = (" ".join([entry.names[0], *map(str, (entry.args or {}).values())]), times + 1)
+                    tools[entry.call_id] = (
+                        " ".join([entry.names[0], *map(str, (entry.args or {}).values())]),
+                        times + 1,
+                    )
                 if key in ended:
                     broken.append(f"the finished call {key} was made again")
             elif entry.state == "finished" and entry.kind != "suspension":

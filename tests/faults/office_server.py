@@ -2,8 +2,8 @@
 
 The tools write what they do to a file, which outlives the process.
 
-To import an SDK takes seconds, so this process imports it once, and each line of its input starts a new server, which is
-a process of its own: it prints `pid 17`, what the server prints, and `ended` when that process has ended.
+To import an SDK takes seconds, so this process imports it once, and each line of its input starts a new server, which
+is a process of its own: it prints `pid 17`, what the server prints, and `ended` when that process has ended.
 """
 
 import ctypes

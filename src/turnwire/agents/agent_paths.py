@@ -30,9 +30,7 @@ def enter_agent(parent: Path, name: str, call_id: str | None = None, *, place: s
     reserved = journal.reserved_paths() if journal else frozenset[Path]()
     with _lock:
         path = recorded or next(
-            path
-            for path in _paths(parent, name, call_id)
-            if path not in reserved and (_turn_id(), path) not in _active
+            path for path in _paths(parent, name, call_id) if path not in reserved and (_turn_id(), path) not in _active
         )
         _active.add((_turn_id(), path))
     return path

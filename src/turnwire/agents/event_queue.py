@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import TurnwireError
 from turnwire.core.events import Event, EventBase, UsageEvent
@@ -13,11 +15,15 @@ _MAX_QUEUED_EVENTS = 256
 
 
 class EventQueue:
-    """Events in order. `journal` is the turn's journal, or None if the runs behind this queue are not recorded."""
+    """Events in order. `journal` is the turn's journal, or None if the runs behind this queue are not recorded.
+
+    `changes` records what tools change in the object that the SDK passes to them.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.journal: TurnJournal | None = current_journal()
+        self.changes: ContextChanges | None = None
         self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
         self._is_closed = False
 
@@ -29,6 +35,10 @@ class EventQueue:
             # The run is being stopped and the generator reads no more; its usage must still reach the log.
             with suppress(TurnwireError):
                 emit(event)
+
+    def changes_of(self, value: Any) -> ContextChanges | None:
+        """Return the recorder of an object that a tool gets, or None if it is not the one of the turn."""
+        return self.changes if self.changes is not None and self.changes.value is value else None
 
     async def flush(self) -> None:
         """Wait until every queued event is in the log, so that a tool's own `emit()` cannot overtake them."""

@@ -9,6 +9,7 @@ from typing import Any
 from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
 from pydantic_core import to_json
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
@@ -35,8 +36,8 @@ class OpenAIAgentsAgent:
     `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
     service.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools.
     """
 
@@ -78,6 +79,7 @@ class OpenAIAgentsAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
         context = await self._make_context(turn)
+        run.queue.changes = ContextChanges(context)
         session = await open_session(self._session(turn), turn, run) if self._session is not None else None
         result = await self._start(turn, run, context, session)
         reading = asyncio.create_task(_read(result, run))

@@ -12,7 +12,7 @@ from agents.items import ToolApprovalItem
 from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.openai_agents.events import RunQueue, Run
+from turnwire.agents.openai_agents.events import Run, RunQueue
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent

@@ -5,13 +5,14 @@ where the SDK invokes them. A tool that is an agent is not recorded as a call: i
 are answered.
 """
 
-from typing import Any, cast
+from typing import Any
 
 from agents import Agent, FunctionTool, Tool, ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 from msgspec import convert, to_builtins
 from openai.types.responses import Response, ResponseCompletedEvent
 
+from turnwire.agents.context_changes import is_plain
 from turnwire.agents.openai_agents.events import Run, running_run
 from turnwire.core.events import Usage
 from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
@@ -98,17 +99,21 @@ async def _invoke(tool: FunctionTool, invoker: Any, context: ToolContext[Any], a
         run.fail_call(call_id, str(denied))
         return str(denied)
     with call:
+        changes = run.queue.changes_of(context.context)
         if not call.is_live:
+            if changes is not None:
+                changes.restore(call.result.get("changes"))
             return _restore(run, call_id, call.result)
         result = await invoker(context, arguments)
-        call.finish(_record(run, call_id, result))
+        call.finish({**_record(run, call_id, result), "changes": changes.take() if changes is not None else None})
     return result
 
 
 def _record(run: Run, call_id: str, result: Any) -> dict[str, Any]:
     state = run.call_state(call_id)
     kind = type(result).__name__ if type(result) in _STRUCTURED.values() else None
-    value = result.model_dump(mode="json") if kind else result if _is_plain(result) else str(result)
+    # Of anything that JSON does not give back as it was, the SDK sends the text to the model.
+    value = result.model_dump(mode="json") if kind else result if is_plain(result) else str(result)
     return {
         "result": value,
         "kind": kind,
@@ -125,13 +130,3 @@ def _restore(run: Run, call_id: str, recorded: dict[str, Any]) -> Any:
         run.fail_call(call_id, recorded["failure"])
     kind = _STRUCTURED.get(recorded["kind"])
     return kind.model_validate(recorded["result"]) if kind else recorded["result"]
-
-
-def _is_plain(value: Any) -> bool:
-    """Return True if JSON gives back the same value. Of anything else, the SDK sends the text to the model."""
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value)
-        return all(isinstance(key, str) for key in items) and all(map(_is_plain, items.values()))
-    if isinstance(value, list):
-        return all(map(_is_plain, cast("list[Any]", value)))
-    return value is None or isinstance(value, str | bool | int | float)

@@ -8,6 +8,7 @@ from pydantic_ai import AgentStreamEvent, DeferredToolRequests
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.run import AgentRunResult
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
@@ -29,8 +30,8 @@ class PydanticAIAgent:
     `run_options` go to the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps` returns the
     dependencies of each turn, for tools that need to know the caller.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools.
     """
 
@@ -112,6 +113,7 @@ class PydanticAIAgent:
         }
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
+            listener.queue.changes = ContextChanges(options["deps"])
         if turn.resumption is not None:
             return None, options | resume_run(turn.resumption, listener)
         if turn.progress:

@@ -23,6 +23,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.errors import ToolError
 from turnwire.core.events import Usage
 from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
@@ -72,6 +73,7 @@ async def run_recorded(
     path: tuple[str, ...],
     part: sdk.ToolCallPart,
     tool_def: ToolDefinition,
+    changes: ContextChanges | None,
     execute: Callable[[], Awaitable[Any]],
 ) -> Any:
     """Run a tool, or return what it returned, or raise what it raised, before the crash."""
@@ -88,15 +90,22 @@ async def run_recorded(
         raise ToolFailed(str(denied)) from None
     with call:
         if not call.is_live:
+            if changes is not None:
+                changes.restore(call.result.get("changes"))
             return _restore(call.result)
         try:
             result = await execute()
         except Exception as error:
             if (ending := _describe(error)) is not None:
-                call.finish(ending)
+                call.finish(ending | _taken(changes))
             raise
-        call.finish(_dump(result))
+        call.finish(_dump(result) | _taken(changes))
     return result
+
+
+def _taken(changes: ContextChanges | None) -> dict[str, Any]:
+    taken = changes.take() if changes is not None else None
+    return {"changes": taken} if taken else {}
 
 
 def _dump(result: Any) -> dict[str, Any]:
@@ -133,7 +142,7 @@ def _describe(error: Exception) -> dict[str, Any] | None:
 
 
 def _restore(recorded: dict[str, Any]) -> Any:
-    ((ending, value),) = recorded.items()
+    ((ending, value),) = ((name, value) for name, value in recorded.items() if name != "changes")
     match ending:
         case "retry":
             raise ModelRetry(value)

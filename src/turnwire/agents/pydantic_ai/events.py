@@ -171,7 +171,8 @@ class RunListener(AbstractCapability[Any]):
         try:
             if (journal := self.queue.journal) is None:
                 return await execute()
-            return await run_recorded(journal, self.place, self.path, call, tool_def, execute)
+            changes = self.queue.changes_of(ctx.deps)
+            return await run_recorded(journal, self.place, self.path, call, tool_def, changes, execute)
         finally:
             self._took[call.tool_call_id] = _since(began)
 

@@ -1,0 +1,71 @@
+"""Changes that tools make to the object that an SDK passes to all of them: `context` or `deps`.
+
+A tool that has finished does not run again after a crash, so its changes are recorded with its result, and made again
+when the result is taken from the journal. That is possible for attributes with plain JSON values, of a dictionary, a
+dataclass, a pydantic model or the default context. Other objects, such as a connection pool, are left alone.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from msgspec import Struct
+from pydantic import BaseModel
+
+
+class ContextChanges:
+    """The recorder of one object for one run of a turn."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._known = dict(_plain_attributes(value))
+        self._number = 0
+        self._numbers: dict[str, int] = {}
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what has changed since the last call, with a number that tells which change of a value is later."""
+        current = dict(_plain_attributes(self.value))
+        changed = {name: json.loads(text) for name, text in current.items() if self._known.get(name) != text}
+        self._known = current
+        if not changed:
+            return None
+        self._number += 1
+        return {"number": self._number, "values": changed}
+
+    def restore(self, recorded: dict[str, Any] | None) -> None:
+        """Make recorded changes again. Parallel tools may be repeated in another order than they ended in."""
+        if not recorded:
+            return
+        number = recorded["number"]
+        for name, value in recorded["values"].items():
+            if number > self._numbers.get(name, 0):
+                self._numbers[name] = number
+                _attributes(self.value)[name] = value  # Not `setattr`: a frozen object may have a list that changes.
+        self._number = max(self._number, number)
+        self._known = dict(_plain_attributes(self.value))
+
+
+def _plain_attributes(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names and JSON texts of the attributes that JSON gives back unchanged."""
+    for name, item in _attributes(value).items():
+        if isinstance(name, str) and is_plain(item):
+            yield name, json.dumps(item)
+
+
+def _attributes(value: Any) -> dict[Any, Any]:
+    if isinstance(value, dict):
+        return cast("dict[Any, Any]", value)
+    if isinstance(value, BaseModel | Struct) or dataclasses.is_dataclass(value):
+        return getattr(value, "__dict__", {})
+    return {}
+
+
+def is_plain(value: Any) -> bool:
+    """Return True if JSON gives back the same value."""
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        return all(isinstance(key, str) for key in items) and all(map(is_plain, items.values()))
+    if isinstance(value, list):
+        return all(map(is_plain, cast("list[Any]", value)))
+    return value is None or isinstance(value, str | bool | int | float)
