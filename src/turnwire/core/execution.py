@@ -54,6 +54,7 @@ from turnwire.core.follow import read_all
 from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -430,16 +431,9 @@ class Execution:
 
     def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
         """Return the reason for `done` and an error for the user; details go to the server's log alone."""
-        match error:
-            case AgentError():
-                event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
-            case TurnwireError():
-                event = ErrorEvent(str(error), error.code)
-            case _:
-                logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
-                text = f"The agent failed ({type(error).__name__}). The server's log tells more."
-                event = ErrorEvent(text, "agent_failed")
-        return event.code, event
+        if not isinstance(error, TurnwireError):
+            logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+        return explain_error(error)
 
     # The end
 
@@ -455,7 +449,7 @@ class Execution:
         state = ExecutionState.ENDED
         try:
             if stop is None:
-                await self._log.end("completed", response=self._whole_response())
+                await self._log.end("completed", response=whole_response(self._log.fold, self._response))
             elif (phase := await self._hand_over(stop)) is not None:
                 state = _FINAL_STATES[phase]
             else:
@@ -480,20 +474,33 @@ class Execution:
         except StoreError:
             logger.exception("the end of turn %s could not be written", self.turn_id)
 
-    def _whole_response(self) -> ResponseEvent:
-        """Return the agent's response, completed from the log."""
-        fold, response = self._log.fold, self._response or ResponseEvent("")
-        state = fold.state()
-        return ResponseEvent(
-            content=state.text,
-            citations=response.citations or tuple(state.citations),
-            mode=response.mode,
-            tools_used=response.tools_used or tuple(state.tools_used),
-            usage=response.usage or state.usage,
-            timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
-            model=response.model,
-            model_error=response.model_error,
-        )
+
+def explain_error(error: BaseException) -> tuple[str, ErrorEvent]:
+    """Return the reason for `done` and an error for the user, in words that are safe to show."""
+    match error:
+        case AgentError():
+            event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
+        case TurnwireError():
+            event = ErrorEvent(str(error), error.code)
+        case _:
+            text = f"The agent failed ({type(error).__name__}). The server's log tells more."
+            event = ErrorEvent(text, "agent_failed")
+    return event.code, event
+
+
+def whole_response(fold: TurnFold, response: ResponseEvent | None) -> ResponseEvent:
+    """Return the agent's response, if it gave one, completed from the log."""
+    response, state = response or ResponseEvent(""), fold.state()
+    return ResponseEvent(
+        content=state.text,
+        citations=response.citations or tuple(state.citations),
+        mode=response.mode,
+        tools_used=response.tools_used or tuple(state.tools_used),
+        usage=response.usage or state.usage,
+        timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
+        model=response.model,
+        model_error=response.model_error,
+    )
 
 
 def _comparable(event: Event) -> bytes:

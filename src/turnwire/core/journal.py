@@ -342,7 +342,11 @@ class ToolDeniedError(Exception):
 
 def fingerprint(request: Any) -> str:
     """Return a digest of a request to a model."""
-    return hashlib.blake2b(json.dumps(to_builtins(request)).encode(), digest_size=16).hexdigest()
+    body = json.dumps(to_builtins(request))
+    digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+    if (kept := _kept_requests.get()) is not None:
+        kept[digest] = body
+    return digest
 
 
 def _describe(names: Sequence[str]) -> str:
@@ -355,6 +359,14 @@ def _diverged(what: str) -> AgentError:
         code="diverged",
         retryable=True,
     )
+
+
+_kept_requests: ContextVar[dict[str, str] | None] = ContextVar("turnwire_kept_requests", default=None)
+
+
+def keep_requests(requests: dict[str, str]) -> None:
+    """Keep the requests whose fingerprints are made from now on, as JSON by fingerprint: for a replay."""
+    _kept_requests.set(requests)
 
 
 _journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", default=None)

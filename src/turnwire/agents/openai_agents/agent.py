@@ -133,7 +133,7 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         if result.interruptions:
             raise suspend_run(result, run)
         # The model streams its own text; an output made by a tool or a function is not in the log yet.
-        if result.final_output is not None and not run.has_answered:
+        if result.final_output not in (None, "") and not run.has_answered:
             output = result.final_output
             run.add_text(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
     except WaitForApproval:

@@ -43,8 +43,10 @@ async def recorded_reply(call: JournaledCall, run: Run) -> ResponseCompletedEven
     # Servers send less than the types demand, so nothing is validated.
     response = Response.construct(**call.result)
     text = response.output_text
-    run.has_answered = run.has_answered or bool(text)
-    if not call.is_shown:
+    run.begin_reply()
+    if call.is_shown:
+        run.note_text(text)
+    else:
         if text:
             run.add_text(text)
             await run.queue.flush()
