@@ -170,3 +170,100 @@ async def test_replays_of_many_turns_are_identical_on_all_wires_and_call_no_mode
         check_identical(recording, await replay_turn(recording, agent))
     await close(case, built)
     assert (len(model_server.requests), box.runs) == (requests, runs)
+
+
+async def one_turn(
+    case: AgentCase, server: ScriptedModel, box: Toolbox, folder: Path, *plans: Plan, **options: Any
+) -> TurnRecording:
+    server.plan(*plans)
+    async with open_desk(case, server, box, folder, **options) as desk:
+        turn = await desk.start("Question")
+        await followed(desk.store, turn.id)
+        return await take_recording(desk, turn.id)
+
+
+async def test_changed_prompt_is_named_at_the_position_of_its_model_call(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    box = Toolbox()
+    recording = await one_turn(
+        *(case, model_server, box, tmp_path),
+        calls(("weather", {"city": "Oslo"}), text="One moment. ", ids=["a1"]),
+        calls(("count", {"word": "tea"}), ids=["a2"]),
+        says("It is snowing."),
+    )
+    agent, built = agent_of(case, model_server, box, tmp_path / "other")
+    # The requests are not in the journal, but a replay with the same fingerprints knows them.
+    known = updated_recording(recording, await replay_turn(recording, agent))
+    assert len(known.requests) == 3
+    model_calls = [entry for entry in known.entries if entry.kind == "model" and entry.state == "started"]
+    for number, entry in enumerate(model_calls):
+        changed = [
+            replace(other, fingerprint=f"of another request {number}") if other is entry else other
+            for other in known.entries
+        ]
+        requests = {**known.requests, f"of another request {number}": '"another request"'}
+        other = replace(known, entries=tuple(changed), requests=requests)
+        replay = await replay_turn(other, agent)
+        assert replay.divergence is not None
+        assert (replay.divergence.position, replay.divergence.what) == (entry.since + 1, "prompt")
+        assert replay.divergence.recorded == '"another request"'
+        assert replay.divergence.now == known.requests[entry.fingerprint]
+        assert replay.events == recording.events[: entry.since]
+        assert "another request" in str(replay.divergence)
+        # With the new request accepted, or requests left out, nothing differs.
+        check_identical(recording, await replay_turn(updated_recording(other, await _unchecked(other, agent)), agent))
+    await close(case, built)
+
+
+async def _unchecked(recording: TurnRecording, agent: Agent) -> Replay:
+    replay = await replay_turn(recording, agent, compare_prompts=False)
+    check_identical(recording, replay)
+    return replay
+
+
+async def test_changed_arguments_are_named_with_both_sides(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    box = Toolbox()
+    plans = calls(("weather", {"city": "Oslo"}), ids=["a1"]), says("It is snowing.")
+    recording = await one_turn(case, model_server, box, tmp_path, *plans)
+    (position,) = [logged.position for logged in recording.events if isinstance(logged.event, ToolCallEvent)]
+    agent, built = agent_of(case, model_server, box, tmp_path / "other")
+    for old, new, what in ((b"Oslo", b"Rome", "arguments"), (b'"weather"', b'"count"', "tool")):
+        # As if the code had made another call at the time: the log and the journal name it, the model's reply does not.
+        lines = encode_recording(recording).splitlines()
+        lines = [line.replace(old, new) if _is_about_the_call(line) else line for line in lines]
+        replay = await replay_turn(decode_recording(b"\n".join(lines)), agent)
+        assert replay.divergence is not None
+        assert (replay.divergence.position, replay.divergence.what) == (position, what)
+        assert new.decode().strip('"') in replay.divergence.recorded
+        assert old.decode().strip('"') in replay.divergence.now
+    await close(case, built)
+
+
+def _is_about_the_call(line: bytes) -> bool:
+    return b'"type":"tool_call"' in line or b'"kind":"tool"' in line
+
+
+async def test_delegated_agents_are_replayed_inside_their_tool(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    if not hasattr(case.module, "delegate"):
+        return
+    box = Toolbox()
+    model_server.plan(
+        calls(("ask_scout", {"question": "Where?"}), ids=["a1"]),
+        calls(("weather", {"city": "Oslo"}), ids=["b1"]),
+        says("The scout says snow."),
+        says("It is snowing."),
+    )
+    async with case.desk(model_server, *box.tools, delegates=True) as desk:
+        turn = await desk.start("Question")
+        await followed(desk.store, turn.id)
+        recording = await take_recording(desk, turn.id)
+    assert any(logged.event.agent_path for logged in recording.events)
+    built = case.module.delegate(model_server.url, box.tools, api=case.api, timeout=PATIENT)
+    check_identical(recording, await replay_turn(recording, case.agent(built, None)))
+    await close(case, built)
+    assert (len(model_server.requests), box.runs["weather"]) == (4, 1)

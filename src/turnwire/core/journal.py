@@ -291,8 +291,7 @@ class TurnJournal:
             if recorded.entry.names != entry.names:
                 raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
-                self._finished[base] += 1
-                return JournaledCall(self, base, entry, recorded)
+                return self._answer(base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
         if self._hands_over():
@@ -301,6 +300,12 @@ class TurnJournal:
         self._open.add(entry.key)
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
+
+    def _answer(self, base: str, entry: JournalEntry, recorded: RecordedCall) -> JournaledCall:
+        self._finished[base] += 1
+        # The calls that were made inside a tool are not made again either.
+        self._unmet = {key for key in self._unmet if not key.startswith(f"{base}/")}
+        return JournaledCall(self, base, entry, recorded)
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""

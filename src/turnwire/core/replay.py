@@ -390,12 +390,13 @@ class _ReplayRun:
 
     # Used by the journal as well
 
-    def answer(self, segment: int, entry: JournalEntry, recorded: RecordedCall) -> None:
-        """Write what came out of a call, and note its request."""
+    def answer(self, entry: JournalEntry, calls: Sequence[RecordedCall]) -> None:
+        """Write what came out of a call and of the calls inside it, and note its request."""
         if entry.fingerprint:
-            self.fingerprints[segment, entry.key] = entry.fingerprint
+            self.fingerprints[entry.segment, entry.key] = entry.fingerprint
         self.answered_calls += 1
-        for logged in self._recorded.answer(recorded):
+        outputs = [logged for call in calls for logged in self._recorded.answer(call)]
+        for logged in sorted(outputs, key=lambda logged: logged.position):
             self._produced[logged.position] = logged.body
             self.log.append(logged.event)
 
@@ -497,9 +498,9 @@ class _ReplayJournal(TurnJournal):
             if run.has_completed:
                 await run.diverge_at_call("call", recorded, "a call that did not finish", _describe_call(entry))
             await run.end_here()
-        run.answer(entry.segment, entry, recorded)
-        self._finished[base] += 1
-        return JournaledCall(self, base, entry, recorded)
+        inside = [call for key, call in self._recording.calls.items() if key.startswith(f"{base}/")]
+        run.answer(entry, [recorded, *inside])
+        return self._answer(base, entry, recorded)
 
     async def _compare(self, entry: JournalEntry, call: RecordedCall) -> None:
         run, recorded = self._run, call.entry
