@@ -1,4 +1,4 @@
-"""Replays of recorded turns, for every agent adapter with a journal: the same bytes, no model call, the first difference.
+"""Replays of recorded turns, for every adapter with a journal: the same bytes, no model call, the first difference.
 
 An adapter that has a journal needs one line in `JOURNALED`.
 """

@@ -11,8 +11,8 @@ from unittest.mock import ANY
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
-from tests.scripted_wires import Answer
 from tests.serving import serving
+from turnwire.testing.scripted_wires import Answer
 
 __all__ = ["model_server"]
 

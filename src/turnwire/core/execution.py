@@ -8,7 +8,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
@@ -51,6 +50,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
+from turnwire.core.history import imported_history
 from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
@@ -290,7 +290,7 @@ class Execution:
 
     async def _make_turn(self, agent: Agent) -> Turn:
         record = self._record
-        history = await self._imported_history() + await self._historian.recall(record)
+        history = await imported_history(self._store, record) + await self._historian.recall(record)
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -306,14 +306,6 @@ class Execution:
             progress=self._progress() if resumes(agent) and self._journal is None else (),
             parent_turn_id=record.parent_turn_id,
         )
-
-    async def _imported_history(self) -> tuple[Message, ...]:
-        """Return the messages from before the session, which only its first turn carries."""
-        messages = self._record.options.get("history")
-        if not messages and self._record.parent_turn_id is not None:
-            first = await self._store.next_turn(self._record.session_id, None)
-            messages = first and first.options.get("history")
-        return tuple(msgspec.convert(messages, list[Message])) if messages else ()
 
     async def _resumption(self) -> Resumption | None:
         decisions = self._log.fold.decisions

@@ -12,7 +12,7 @@ adds it to the recording (see `replay`).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from turnwire.core.contracts import JournalEntry, LogReader
 from turnwire.core.errors import RecordingError
 from turnwire.core.events import DoneEvent, ResponseEvent
 from turnwire.core.follow import read_all
+from turnwire.core.history import PastTurns, TrimmedHistory, imported_history
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
@@ -87,10 +88,13 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
     return TurnRecording(turn=turn, events=tuple(events), entries=tuple(await store.journal(record.id)))
 
 
-def imported_history(options: Mapping[str, Any]) -> tuple[Message, ...]:
-    """Return the messages from before the session, which the options of its first turn carry."""
-    messages = options.get("history")
-    return tuple(msgspec.convert(messages, list[Message])) if messages else ()
+async def recorded_history(store: PastTurns, record: TurnRecord, turns: int, tokens: int) -> tuple[Message, ...]:
+    """Return the messages that the agent of a past turn was given: those from before its session, and its turns.
+
+    A history that was summarised is given as it is without summaries.
+    """
+    recalled = await TrimmedHistory(store, turns, tokens).recall(record)
+    return await imported_history(store, record) + recalled
 
 
 # The file
@@ -160,8 +164,3 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def calls_of(entries: Iterable[JournalEntry]) -> int:
-    """Return the number of model and tool calls that finished."""
-    return sum(entry.state == "finished" and entry.kind != "suspension" for entry in entries)

@@ -255,8 +255,7 @@ class _ReplayRun:
     def _suspend(self, approval: WaitForApproval, following: Recording) -> Resumption | None:
         """Compare what a person is asked, and return the recorded decisions; None if they were never made."""
         call_ids = following.decided_calls or ()
-        asked = {request.call_id for request in approval.requests}
-        if asked != set(call_ids):
+        if {request.call_id for request in approval.requests} != set(call_ids):
             recorded = [self._recorded.find(ApprovalRequestEvent, call_id) for call_id in call_ids]
             first = min((logged.position for logged in recorded if logged), default=following.base)
             self._diverge(
