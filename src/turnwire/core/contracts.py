@@ -44,6 +44,7 @@ class Agent(Protocol):
       "resume"` it is then called again as if for the first time, and its finished calls are answered from the journal.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
+    - `with_model(address) -> Agent`: the same agent with another model, for evaluations.
     - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
     """
 

@@ -167,6 +167,8 @@ class TurnJournal:
         self._finished: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
         self._open: set[str] = set()
+        self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
+        """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
         self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
@@ -286,6 +288,8 @@ class TurnJournal:
 
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
         recorded = self._recording.calls.get(entry.key)
+        if recorded is None and self.find_recorded is not None:
+            recorded = self.find_recorded(entry)
         self._unmet.discard(entry.key)
         if recorded is not None:
             if recorded.entry.names != entry.names:

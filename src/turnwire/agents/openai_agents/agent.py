@@ -3,10 +3,20 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    RunHooks,
+    RunResultStreaming,
+    Session,
+    TResponseInputItem,
+)
+from openai import AsyncOpenAI
 from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
@@ -21,6 +31,7 @@ from turnwire.core.contracts import OnCrash
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
+from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
 
@@ -73,6 +84,13 @@ class OpenAIAgentsAgent:
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
+
+    def with_model(self, address: ModelAddress) -> "OpenAIAgentsAgent":
+        """Return the same agent with another model, which all agents of its runs use."""
+        agent = copy(self)
+        client = AsyncOpenAI(base_url=address.url, api_key=address.key or "none")
+        agent._config = replace(self._config, model=OpenAIChatCompletionsModel(address.name, client))
+        return agent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(EventQueue())

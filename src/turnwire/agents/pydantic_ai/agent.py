@@ -1,10 +1,13 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from copy import copy
 from typing import Any, cast
 
 from pydantic_ai import DeferredToolRequests, PartDeltaEvent, TextPartDelta
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
@@ -13,6 +16,7 @@ from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
+from turnwire.models.address import ModelAddress
 
 
 class PydanticAIAgent:
@@ -33,6 +37,13 @@ class PydanticAIAgent:
         if not _has_validators(agent):
             output_type: Any = run_options.get("output_type") or agent.output_type
             self._options["output_type"] = _with_requests(output_type)
+
+    def with_model(self, address: ModelAddress) -> "PydanticAIAgent":
+        """Return the same agent with another model."""
+        agent = copy(self)
+        provider = OpenAIProvider(base_url=address.url, api_key=address.key or "none")
+        agent._options = {**self._options, "model": OpenAIChatModel(address.name, provider=provider)}
+        return agent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         listener = RunListener()

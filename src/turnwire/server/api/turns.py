@@ -9,7 +9,8 @@ from fastapi.responses import Response, StreamingResponse
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import TurnFilter, TurnStatus
 from turnwire.core.follow import read_all
-from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
+from turnwire.core.recording import encode_recording, record_turn, recorded_history
+from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody
 from turnwire.server.services import Services
@@ -51,6 +52,18 @@ async def log(services: ServicesDep, caller: Reading, id: PathId) -> Response:
     name = f'attachment; filename="turn-{record.id}.jsonl"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
     return StreamingResponse(_lines(first, pages), 200, headers, "application/jsonl")
+
+
+@router.get("/{id}/recording", summary="An ended turn with its journal, as a file for `turnwire replay`")
+async def recording(services: ServicesDep, caller: Operating, id: PathId) -> Response:
+    # The journal has more than the log shows: replies and results as the agent got them. So the turn must be the
+    # caller's own, and the key must have been given the scope `operate` as well.
+    record = await services.store.find_turn(caller.principal, id)
+    settings = services.settings
+    history = await recorded_history(services.store, record, settings.history_turns, settings.history_tokens)
+    body = encode_recording(await record_turn(services.store, record, history))
+    name = f'attachment; filename="recording-{record.id}.jsonl"'
+    return Response(body, 200, {"Content-Disposition": name, "Cache-Control": "no-store"}, "application/jsonl")
 
 
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")
