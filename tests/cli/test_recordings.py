@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.process.test_compare import reply
+from tests.retrieval.shelf import GREEN, SHELF
 from tests.scripted_model import Plan
 from tests.serving import quick_settings
 from turnwire import Turnwire
@@ -198,3 +200,32 @@ def test_evaluation_by_replay_calls_no_model(workshop: Workshop) -> None:
     assert len(workshop.model.requests) == requests
     Path("empty").mkdir()
     assert "there are no recordings" in workshop.call("eval", "empty", "--agent", reference, code=2).output
+
+
+def test_evaluation_compares_synthesis_with_direct_answers_from_documents(workshop: Workshop) -> None:
+    shelf = workshop.folder / "shelf"
+    shelf.mkdir()
+    for name, text in SHELF.items():
+        (shelf / name).write_text(text)
+    workshop.call("index", shelf, "--no-embed")
+    workshop.model.plan(*[reply] * 12)
+    settings = quick_settings(workshop.data, model="small", model_url=workshop.model.url, model_key="none")
+
+    async def ask() -> None:
+        turnwire = Turnwire(settings=settings)
+        await turnwire.open()
+        accepted = await turnwire.start("local", MessageBody.model_validate({"message": GREEN}))
+        async for _ in follow(turnwire.store, accepted.record.id):
+            pass
+        await turnwire.close()
+
+    asyncio.run(ask())
+    workshop.call("record", "-o", "synthesis.jsonl")
+    arguments = ("eval", ".", "--agent", "documents", "--model", "small", "--model-url", workshop.model.url)
+    assert "--run-tools" in workshop.call(*arguments, code=2).output
+    result = report(workshop.call(*arguments, "--run-tools", "--option", "answer=direct", "--json"))
+    (turn,) = result["turns"]
+    assert (turn["recorded"]["mode"], turn["now"]["mode"]) == ("synthesis", "direct")
+    assert (turn["recorded"]["cited"], turn["now"]["cited"]) == (0.5, 1.0)
+    assert turn["differences"] == ["answer"]
+    assert all(turn[side]["first_token_ms"] is not None for side in ("recorded", "now"))

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import typer
 
+from turnwire.cli.documents import open_documents
 from turnwire.cli.options import Data, Key, Url, fail, load_agents, load_settings, print_table
 from turnwire.cli.turns import TurnId, find_turn, known_turn_id, opened_archive
 
@@ -248,8 +249,6 @@ async def _evaluate(
     from turnwire.testing.evaluation import evaluate_turn
 
     async with _opened_agents(agent, settings, model) as (client, name):
-        if client.turnwire.librarian is not None:
-            await client.turnwire.librarian.settled()
         return [
             await evaluate_turn(client, str(path), recording, agent=name, options=options, run_tools=run_tools)
             for path, recording in recordings.items()
@@ -377,14 +376,16 @@ async def _opened_agents(
     from turnwire.testing.client import open_client
 
     is_imported = ":" in reference
+    if model is not None and not is_imported:
+        settings.model = model
     try:
         agents = load_agents([reference]) if is_imported else {}
-        if model is not None and not is_imported:
-            settings.model = model
         name = next(iter(agents), reference)
-        async with open_client(agents=agents, settings=settings) as client:
+        is_library = name == "documents" and not is_imported
+        opening = open_documents(settings) if is_library else open_client(agents=agents, settings=settings)
+        async with opening as client:
             if name not in client.turnwire.agents:
-                known = ", ".join(client.turnwire.agents)
+                known = ", ".join(["documents", *settings.agents])
                 fail(f"--agent: there is no agent {name!r}; write module:name, or one of {known}", 2)
             if model is not None and is_imported:
                 client.turnwire.agents[name] = _with_model(client.turnwire.agents[name], model, settings)

@@ -21,7 +21,7 @@ from turnwire.core.journal import RecordedCall, ToolDeniedError, current_journal
 from turnwire.core.recording import TurnRecording
 from turnwire.core.replay import Replay
 from turnwire.core.state import TurnFold
-from turnwire.core.turns import Turn, TurnState
+from turnwire.core.turns import Turn
 from turnwire.reporting.timeline import cost_of, timeline_of
 from turnwire.retrieval.citations import citation_coverage
 from turnwire.settings import ModelPrice
@@ -36,7 +36,7 @@ ChangedPart = Literal["outcome", "answer", "tools", "replay"]
 class TurnFigures(Struct, frozen=True, kw_only=True):
     """What one turn answered and used. Times are in ms, the cost in US dollars; None is unknown.
 
-    `cited` is the share of sentences with a citation, if the answer has any.
+    `cited` is the share of the sentences that have a citation.
     """
 
     outcome: str
@@ -47,7 +47,7 @@ class TurnFigures(Struct, frozen=True, kw_only=True):
     cost: float | None = None
     first_token_ms: float | None = None
     total_ms: float | None = None
-    cited: float | None = None
+    cited: float = 0.0
     mode: str | None = None
 
 
@@ -76,25 +76,17 @@ def figures_of(events: "list[LoggedEvent] | tuple[LoggedEvent, ...]", prices: Ma
     usage = state.usage
     return TurnFigures(
         outcome=state.outcome or "waiting",
-        answer=answer_of(state),
+        answer=state.text or (state.error.error if state.error else ""),
         tools=[(event.tool, event.args) for logged in events if isinstance(event := logged.event, ToolCallEvent)],
         input_tokens=usage and usage.input_tokens,
         output_tokens=usage and usage.output_tokens,
         cost=cost and cost.dollars,
         first_token_ms=state.timings.get("first_token_ms"),
         total_ms=state.timings.get("total_ms"),
-        cited=cited_share(state) if state.citations else None,
+        # A quoted block has one marker for all its sentences.
+        cited=1.0 if state.mode == "extractive" else citation_coverage(state.text),
         mode=state.mode,
     )
-
-
-def answer_of(state: TurnState) -> str:
-    return state.text or (state.error.error if state.error else "")
-
-
-def cited_share(state: TurnState) -> float:
-    """Return the share of the sentences that have a citation. A quoted block has one marker for all its sentences."""
-    return 1.0 if state.mode == "extractive" else citation_coverage(state.text)
 
 
 def compare_turns(
@@ -155,6 +147,7 @@ async def evaluate_turn(
         sent = await client.send(
             turn.message,
             agent=agent,
+            principal=turn.principal,
             history=turn.history,
             options={**{key: value for key, value in turn.options.items() if key != "history"}, **(options or {})},
         )
