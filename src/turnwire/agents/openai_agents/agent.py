@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Collection
 from copy import copy
 from dataclasses import replace
@@ -16,13 +17,14 @@ from agents import (
     Session,
     TResponseInputItem,
 )
+from agents.models.multi_provider import MultiProvider
 from openai import AsyncOpenAI
 from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
-from turnwire.agents.openai_agents.handoffs import last_agent
+from turnwire.agents.openai_agents.handoffs import last_agent, reachable_agents
 from turnwire.agents.openai_agents.memory import align_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
@@ -85,6 +87,20 @@ class OpenAIAgentsAgent:
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
 
+    def find_problems(self) -> list[str]:
+        """Return what is missing: the SDK finds out at its first request that there is no key."""
+        from agents.models import _openai_shared as shared  # pyright: ignore[reportPrivateUsage]
+
+        if self._config.model is not None or type(self._config.model_provider) is not MultiProvider:
+            return []
+        has_key = (
+            os.environ.get("OPENAI_API_KEY") or shared.get_default_openai_key() or shared.get_default_openai_client()
+        )
+        name = next((agent.name for agent in reachable_agents(self._agent) if _uses_openai(agent)), None)
+        if has_key or name is None:
+            return []
+        return [f"the agent {name!r} calls OpenAI's service, and there is no key; set OPENAI_API_KEY"]
+
     def with_model(self, address: ModelAddress) -> "OpenAIAgentsAgent":
         """Return the same agent with another model, which all agents of its runs use."""
         agent = copy(self)
@@ -133,6 +149,13 @@ class OpenAIAgentsAgent:
         message: TResponseInputItem = {"role": "user", "content": turn.message}
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
         return start_run(self._runner, run, agent, [*history, message], options)
+
+
+def _uses_openai(agent: Agent[Any]) -> bool:
+    """Return True if the SDK's default provider sends the agent's requests to OpenAI."""
+    return agent.model is None or (
+        isinstance(agent.model, str) and agent.model.partition("/")[0] in (agent.model, "openai")
+    )
 
 
 async def _result_of(value: Any) -> Any:

@@ -38,6 +38,17 @@ class PydanticAIAgent:
             output_type: Any = run_options.get("output_type") or agent.output_type
             self._options["output_type"] = _with_requests(output_type)
 
+    def find_problems(self) -> list[str]:
+        """Return what is missing: without dependencies, tools that use them fail."""
+        kind: Any = getattr(self._agent, "deps_type", type(None))
+        if kind in (type(None), None, object, Any) or self._to_deps is not None or "deps" in self._options:
+            return []
+        name = getattr(kind, "__name__", str(kind))
+        return [
+            f"the tools of the agent expect `deps` of type {name}, and get None; "
+            "give PydanticAIAgent(agent, to_deps=lambda turn: ...)"
+        ]
+
     def with_model(self, address: ModelAddress) -> "PydanticAIAgent":
         """Return the same agent with another model."""
         agent = copy(self)
