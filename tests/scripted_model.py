@@ -6,10 +6,10 @@ import pytest
 
 from turnwire.testing.scripted_server import (
     USAGE,
-    Answer,
     Failure,
     ModelRequest,
     Plan,
+    ScriptedAnswer,
     ScriptedModel,
     breaks,
     calls,
@@ -28,6 +28,7 @@ from turnwire.testing.scripted_server import (
     words,
 )
 
+Answer = ScriptedAnswer
 Request = ModelRequest
 
 __all__ = [

@@ -108,6 +108,7 @@ def test_recorded_turn_replays_identically_and_a_changed_prompt_is_named(worksho
     assert "Be rude." in shown.output
     (row,) = json.loads(workshop.call("replay", "turn.jsonl", "--agent", changed, "--json", code=1).stdout)
     assert (row["divergence"]["position"], row["divergence"]["what"]) == (3, "prompt")
+    assert row["divergence"]["recorded"].replace("kind", "rude") == row["divergence"]["now"]
     workshop.call("replay", "turn.jsonl", "--agent", changed, "--ignore-prompts")
     workshop.call("replay", "turn.jsonl", "--agent", changed, "--update")
     workshop.call("replay", "turn.jsonl", "--agent", changed)

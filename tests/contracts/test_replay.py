@@ -24,7 +24,7 @@ from turnwire.core.emit import emit
 from turnwire.core.events import StatusEvent, ToolCallEvent
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
-from turnwire.core.replay import Replay, replay_turn, updated_recording
+from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
 
 __all__ = ["model_server"]
 
@@ -143,7 +143,7 @@ def wire_bytes(name: str, events: tuple[LoggedEvent, ...]) -> bytes:
     return b"".join(map(encoder.frame, events))
 
 
-def check_identical(recording: TurnRecording, replay: Replay) -> None:
+def check_identical(recording: TurnRecording, replay: ReplayResult) -> None:
     assert replay.divergence is None, str(replay.divergence)
     assert replay.events == recording.events
     for name in WIRES:
@@ -195,6 +195,7 @@ async def test_changed_prompt_is_named_at_the_position_of_its_model_call(
     agent, built = agent_of(case, model_server, box, tmp_path / "other")
     # The requests are not in the journal, but a replay with the same fingerprints knows them.
     known = updated_recording(recording, await replay_turn(recording, agent))
+    known = decode_recording(encode_recording(known))
     assert len(known.requests) == 3
     model_calls = [entry for entry in known.entries if entry.kind == "model" and entry.state == "started"]
     for number, entry in enumerate(model_calls):
@@ -216,7 +217,7 @@ async def test_changed_prompt_is_named_at_the_position_of_its_model_call(
     await close(case, built)
 
 
-async def _unchecked(recording: TurnRecording, agent: Agent) -> Replay:
+async def _unchecked(recording: TurnRecording, agent: Agent) -> ReplayResult:
     replay = await replay_turn(recording, agent, compare_prompts=False)
     check_identical(recording, replay)
     return replay

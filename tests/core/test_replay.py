@@ -14,7 +14,7 @@ from turnwire.core.errors import AgentError, RecordingError
 from turnwire.core.events import HandoffEvent, RestartEvent, StatusEvent
 from turnwire.core.journal import journaled
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
-from turnwire.core.replay import Difference, Replay, replay_turn
+from turnwire.core.replay import Difference, ReplayResult, replay_turn
 from turnwire.core.turns import Message, Turn
 from turnwire.stores.memory import MemoryStore
 
@@ -57,7 +57,7 @@ async def recorded(agent: Answer, stop: Gate | None = None) -> TurnRecording:
     return recording
 
 
-async def replayed(recording: TurnRecording, agent: Answer) -> Replay:
+async def replayed(recording: TurnRecording, agent: Answer) -> ReplayResult:
     live.clear()
     replay = await replay_turn(recording, journaling(agent))
     assert live == []

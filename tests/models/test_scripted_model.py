@@ -7,7 +7,7 @@ import pytest
 
 from tests.scripted_model import Request, ScriptedModel, fails, says, scripted_model, silent, toy_embedding
 from tests.serving import within
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 
 def client(server: ScriptedModel) -> openai.AsyncOpenAI:

@@ -18,7 +18,7 @@ from turnwire.core.history import HISTORY_TRIMMED, estimate, size
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SUMMARISING, SummarisedHistory
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 LIMIT = 2_000
 

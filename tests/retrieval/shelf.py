@@ -21,7 +21,7 @@ from turnwire.retrieval.evidence import Evidence, RetrievalResult
 from turnwire.retrieval.index.library import Library, NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 KEY = "sk-very-secret-0123456789"
 TEA = """\

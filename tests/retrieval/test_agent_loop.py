@@ -45,7 +45,7 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 

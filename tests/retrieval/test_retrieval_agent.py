@@ -51,7 +51,7 @@ from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 ANSWER = "Green tea is brewed at eighty degrees [1]. Hotter water makes it bitter [1]."
 HEADING = "**Tea › Green tea**\n\n"

@@ -16,7 +16,7 @@ from turnwire.retrieval.prompts import REVIEW_SCHEMA
 from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_ranking, other_queries
 from turnwire.retrieval.sentences import Matcher
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 FORM = "The model's review does not have the required form. Searching goes on without it."
 

@@ -49,7 +49,7 @@ from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
-from turnwire.testing.scripted_wires import Answer
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 HEADING = "**Tea › Green tea**\n\n"
 QUOTES = "Green tea is brewed at eighty degrees for two minutes. Hotter water makes it bitter. [1]"

@@ -19,7 +19,7 @@ from turnwire.cli.turns import TurnId, find_turn, known_turn_id, opened_archive
 if TYPE_CHECKING:
     from turnwire.core.contracts import Agent
     from turnwire.core.recording import TurnRecording
-    from turnwire.core.replay import Replay
+    from turnwire.core.replay import ReplayResult
     from turnwire.settings import Settings
     from turnwire.testing.client import AgentClient
     from turnwire.testing.evaluation import TurnComparison
@@ -152,7 +152,7 @@ def replay(
 
 async def _replay_all(
     recordings: "dict[Path, TurnRecording]", agent: str, settings: "Settings", *, compare_prompts: bool
-) -> "dict[Path, Replay]":
+) -> "dict[Path, ReplayResult]":
     from turnwire.core.replay import replay_turn
 
     async with _opened_agents(agent, settings) as (client, name):
@@ -163,14 +163,14 @@ async def _replay_all(
         }
 
 
-def _update(path: Path, recording: "TurnRecording", replay: "Replay") -> None:
+def _update(path: Path, recording: "TurnRecording", replay: "ReplayResult") -> None:
     from turnwire.core.recording import encode_recording
     from turnwire.core.replay import updated_recording
 
     path.write_bytes(encode_recording(updated_recording(recording, replay)))
 
 
-def _show_replays(replays: "dict[Path, Replay]", as_json: bool) -> None:
+def _show_replays(replays: "dict[Path, ReplayResult]", as_json: bool) -> None:
     import traceback
 
     from msgspec import to_builtins

@@ -139,7 +139,7 @@ def decode_recording(data: bytes) -> TurnRecording:
                 has_result = entry.state == "finished" and entry.kind != "suspension"
                 entries.append(replace(entry, result=_dump(line["result"])) if has_result else entry)
             else:
-                requests[line["request"]] = _dump(line["body"]).decode()
+                requests[line["request"]] = json.dumps(line["body"])  # As `journal.fingerprint` writes it.
         except RecordingError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError) as error:

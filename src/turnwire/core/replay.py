@@ -99,7 +99,7 @@ _MEANING: dict[Difference, str] = {
 }
 
 
-class Replay(Struct, frozen=True, kw_only=True):
+class ReplayResult(Struct, frozen=True, kw_only=True):
     """The result of a replay.
 
     `events` are those that the code made, at their recorded positions, up to the divergence. `requests` are the
@@ -115,7 +115,7 @@ class Replay(Struct, frozen=True, kw_only=True):
     error: BaseException | None = None
 
 
-async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts: bool = True) -> Replay:
+async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts: bool = True) -> ReplayResult:
     """Replay a turn with an agent. Raises RecordingError if the agent keeps no journal, or the recording has none.
 
     Without `compare_prompts`, requests to models may differ, such as those with the time in them.
@@ -129,7 +129,7 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
     return await _ReplayRun(recording, agent, compare_prompts).run()
 
 
-def updated_recording(recording: TurnRecording, replay: Replay) -> TurnRecording:
+def updated_recording(recording: TurnRecording, replay: ReplayResult) -> TurnRecording:
     """Return the recording with the requests of a replay in place of its own: they are what is right from now on."""
     entries = [
         replace(entry, fingerprint=replay.fingerprints.get((entry.segment, entry.key), entry.fingerprint))
@@ -183,7 +183,7 @@ class _ReplayRun:
         self._produced: dict[int, bytes] = {}
         self._decided: set[str] = set()
 
-    async def run(self) -> Replay:
+    async def run(self) -> ReplayResult:
         task = asyncio.create_task(self._run_agent(), name=f"replay of turn {self._record.id}")
         try:
             await asyncio.wait({task, self._divergence}, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +195,7 @@ class _ReplayRun:
         if error is not None and not isinstance(error, _DivergedError):
             raise error
         divergence = self._divergence.result() if self._divergence.done() else None
-        return Replay(
+        return ReplayResult(
             events=tuple(self._events(divergence)),
             divergence=divergence,
             requests=self.requests,
@@ -433,8 +433,10 @@ class _ReplayRun:
     async def diverge_at_unknown_call(self, entry: JournalEntry, next_call: RecordedCall | None) -> NoReturn:
         position = self._end_position if next_call is None else next_call.since + 1
         recorded = "" if next_call is None else _describe_call(next_call.entry)
+        # The name of a model is part of a call's place, so another model is another call.
+        what: Difference = "model" if next_call and entry.kind == "model" == next_call.entry.kind else "call"
         try:
-            self._diverge(position, "call", recorded, _describe_call(entry), path=entry.agent_path)
+            self._diverge(position, what, recorded, _describe_call(entry), path=entry.agent_path)
         except _DivergedError:
             await asyncio.get_running_loop().create_future()
             raise

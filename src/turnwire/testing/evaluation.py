@@ -19,7 +19,7 @@ from turnwire.core.errors import RecordingError
 from turnwire.core.events import ApprovalResponseEvent, Event, ToolCallEvent
 from turnwire.core.journal import RecordedCall, ToolDeniedError, current_journal
 from turnwire.core.recording import TurnRecording
-from turnwire.core.replay import Replay
+from turnwire.core.replay import ReplayResult
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Turn
 from turnwire.reporting.timeline import cost_of, timeline_of
@@ -34,7 +34,7 @@ ChangedPart = Literal["outcome", "answer", "tools", "replay"]
 
 
 class TurnFigures(Struct, frozen=True, kw_only=True):
-    """What one turn answered and used. Times are in ms, the cost in US dollars; None is unknown.
+    """The answer of one turn and what it used. Times are in ms, the cost in US dollars; None is unknown.
 
     `cited` is the share of the sentences that have a citation.
     """
@@ -112,7 +112,7 @@ def compare_turns(
 
 
 def compare_replay(
-    name: str, recording: TurnRecording, replay: Replay, prices: Mapping[str, ModelPrice]
+    name: str, recording: TurnRecording, replay: ReplayResult, prices: Mapping[str, ModelPrice]
 ) -> TurnComparison:
     """Return the comparison of a replay, which has the recorded figures up to its divergence."""
     same = compare_turns(name, recording, recording.events, prices)

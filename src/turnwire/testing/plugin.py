@@ -4,6 +4,7 @@ They need no async plugin: an event loop in a thread serves the model and runs t
 every start, so it imports nothing before a test uses a fixture.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def recorded_turn(request: pytest.FixtureRequest) -> "Callable[[str | Path], RecordedTurn]":
-    """Return a function that reads a recording, from a path beside the test's file."""
+def recorded_turn(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> "Callable[[str | Path], RecordedTurn]":
+    """Return a function that reads a recording, from a path beside the test's file.
+
+    In a replay nothing is called, so agents can be made with a key that is good for nothing.
+    """
     from turnwire.testing.recordings import RecordedTurn
+
+    if not os.environ.get("OPENAI_API_KEY"):
+        monkeypatch.setenv("OPENAI_API_KEY", "replay")
 
     class UpdatedTurn(RecordedTurn):
         def check(self, agent: Any, *, compare_prompts: bool = True, update: bool = False) -> Any:

@@ -11,7 +11,7 @@ from turnwire.assembly import as_agent
 from turnwire.core.contracts import Agent
 from turnwire.core.events import ToolCallEvent
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording
-from turnwire.core.replay import Replay, replay_turn, updated_recording
+from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class RecordedTurn:
         events = (logged.event for logged in self.recording.events)
         return [(event.tool, event.args) for event in events if isinstance(event, ToolCallEvent)]
 
-    async def replay(self, agent: Any, *, compare_prompts: bool = True) -> Replay:
+    async def replay(self, agent: Any, *, compare_prompts: bool = True) -> ReplayResult:
         """Run the agent with models and tools answered from the recording. Raises RecordingError.
 
         `agent` is anything that `Turnwire` takes.
@@ -50,7 +50,7 @@ class RecordedTurn:
         finally:
             await factories.close()
 
-    def check(self, agent: Any, *, compare_prompts: bool = True, update: bool = False) -> Replay:
+    def check(self, agent: Any, *, compare_prompts: bool = True, update: bool = False) -> ReplayResult:
         """Replay, and raise AssertionError with the first difference. Works with and without a running event loop.
 
         `update` writes the requests of the code as it is now into the file, if nothing else differs.

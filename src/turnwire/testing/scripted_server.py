@@ -43,10 +43,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnwire.testing.scripted_wires import (
-    Answer,
     Call,
     Calls,
     Piece,
+    ScriptedAnswer,
     Thought,
     Wire,
     chat,
@@ -74,7 +74,7 @@ class ModelRequest:
     body: dict[str, Any]
 
 
-Reply = Answer | Failure
+Reply = ScriptedAnswer | Failure
 Plan = Reply | Callable[[ModelRequest], Reply]
 Usage = dict[str, int] | None
 USAGE: Usage = {"input": 11, "output": 7}
@@ -83,10 +83,10 @@ USAGE: Usage = {"input": 11, "output": 7}
 # Answers
 
 
-def says(*pieces: Piece, usage: Usage = USAGE) -> Answer:
+def says(*pieces: Piece, usage: Usage = USAGE) -> ScriptedAnswer:
     if len(pieces) == 1 and isinstance(pieces[0], str):
         pieces = words(pieces[0])
-    return Answer(pieces, usage=usage)
+    return ScriptedAnswer(pieces, usage=usage)
 
 
 def thinks(text: str, field: Any = "reasoning_content") -> Thought:
@@ -100,29 +100,29 @@ def calls(
     whole: bool = False,
     woven: bool = False,
     usage: Usage = USAGE,
-) -> Answer:
+) -> ScriptedAnswer:
     named = [None] * len(wanted) if ids is None else [*ids, *(f"call_{n + 1}" for n in range(len(ids), len(wanted)))]
     made = tuple(Call(tool, _cut(args), name) for (tool, args), name in zip(wanted, named, strict=True))
-    return Answer((*words(text), Calls(made, whole, woven)), usage=usage)
+    return ScriptedAnswer((*words(text), Calls(made, whole, woven)), usage=usage)
 
 
-def truncates(text: str = "", **how: Any) -> Answer:
+def truncates(text: str = "", **how: Any) -> ScriptedAnswer:
     return replace(says(text, **how), ending="unfinished")
 
 
-def too_long(text: str = "", **how: Any) -> Answer:
+def too_long(text: str = "", **how: Any) -> ScriptedAnswer:
     return replace(says(text, **how), ending="length")
 
 
-def filtered(text: str = "", **how: Any) -> Answer:
+def filtered(text: str = "", **how: Any) -> ScriptedAnswer:
     return replace(says(text, **how), ending="content_filter")
 
 
-def cuts(text: str = "") -> Answer:
+def cuts(text: str = "") -> ScriptedAnswer:
     return replace(says(text), ending="cut")
 
 
-def silent(text: str = "") -> Answer:
+def silent(text: str = "") -> ScriptedAnswer:
     return replace(says(text), ending="silence")
 
 
@@ -130,14 +130,14 @@ def hangs() -> Failure:
     return Failure(None)
 
 
-def garbles(text: str = "", chunk: bytes = b'{"choices": [{"del') -> Answer:
+def garbles(text: str = "", chunk: bytes = b'{"choices": [{"del') -> ScriptedAnswer:
     return says(*words(text), chunk)
 
 
-def breaks(text: str = "", code: str = "server_error", message: str = "It broke.", as_event: bool = False) -> Answer:
-    """Return an answer that breaks off with an error. `as_event`: on `/v1/responses`, an `error` event instead of the
-    failed response.
-    """
+def breaks(
+    text: str = "", code: str = "server_error", message: str = "It broke.", as_event: bool = False
+) -> ScriptedAnswer:
+    """Return an answer that breaks off with an error; `as_event` sends an `error` event, where the API has one."""
     error = {"code": code, "message": message, "type": code}
     return replace(says(text), ending="error" if as_event else "failed", error=error)
 
@@ -239,7 +239,7 @@ class ScriptedModel:
         self._clients.append(connection)
 
     async def answer(self, request: ModelRequest, connection: "_Connection") -> bool:
-        """Answer one request. Return False if the connection cannot be used again."""
+        """ScriptedAnswer one request. Return False if the connection cannot be used again."""
         self.requests.append(request)
         await self._tell()
         if request.path == "/v1/embeddings":
@@ -263,7 +263,7 @@ class ScriptedModel:
             self.unplanned += 1
             return fails(400, message="Nothing more was planned.")
         plan = self._plans.pop(0)
-        return plan if isinstance(plan, Answer | Failure) else plan(request)
+        return plan if isinstance(plan, ScriptedAnswer | Failure) else plan(request)
 
     async def _watched(self, sending: Any, connection: "_Connection") -> bool:
         sent = asyncio.ensure_future(sending)
@@ -397,7 +397,7 @@ class _Connection(asyncio.Protocol):
         self._head(status, {"content-type": "application/json", "content-length": str(len(content)), **headers})
         self._transport.write(content)
 
-    async def send_answer(self, answer: Answer, wire: Wire, request: dict[str, Any]) -> bool:
+    async def send_answer(self, answer: ScriptedAnswer, wire: Wire, request: dict[str, Any]) -> bool:
         self._head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
         for step in wire(answer, request):
             if isinstance(step, asyncio.Event):

@@ -1,6 +1,6 @@
 """Answers of a scripted model, as the server-sent events of OpenAI's two APIs.
 
-`chat` and `responses` yield the events that the real servers send for an `Answer`, and the gates (`asyncio.Event`) at
+`chat` and `responses` yield the events that the real servers send for an answer, and the gates (`asyncio.Event`) at
 which the answer waits. `scripted_server` has the helpers that make answers, and the server.
 """
 
@@ -51,14 +51,14 @@ Piece = str | Thought | Calls | asyncio.Event | bytes
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScriptedAnswer:
     pieces: tuple[Piece, ...] = ()
     ending: Ending = "finished"
     usage: dict[str, int] | None = field(default_factory=lambda: {"input": 11, "output": 7})
     error: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-Wire = Callable[[Answer, dict[str, Any]], Iterator[bytes | asyncio.Event]]
+Wire = Callable[[ScriptedAnswer, dict[str, Any]], Iterator[bytes | asyncio.Event]]
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
@@ -75,7 +75,7 @@ def rounds(calls: Calls) -> Iterator[tuple[int, Call, int]]:
 # Chat Completions
 
 
-def chat(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+def chat(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
     """Yield the events of `POST /v1/chat/completions` with `stream`."""
     options: dict[str, Any] = request.get("stream_options") or {}
     include_usage = bool(options.get("include_usage"))
@@ -129,7 +129,7 @@ def _chat_call(index: int, call: Call, arguments: str) -> dict[str, Any]:
     return {"index": index, **ids, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
 
 
-def chat_completion(answer: Answer) -> dict[str, Any]:
+def chat_completion(answer: ScriptedAnswer) -> dict[str, Any]:
     """Return the whole answer to `POST /v1/chat/completions` without `stream`."""
     calls = [call for piece in answer.pieces if isinstance(piece, Calls) for call in piece.calls]
     message: dict[str, Any] = {"role": "assistant", "content": "".join(p for p in answer.pieces if isinstance(p, str))}
@@ -165,7 +165,7 @@ def chat_usage(usage: dict[str, int]) -> dict[str, Any]:
 # Responses
 
 
-def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+def responses(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
     """Yield the events of `POST /v1/responses` with `stream`."""
     writer = _Responses()
     yield writer.event("response.created", response=writer.response("in_progress"))
@@ -200,7 +200,7 @@ def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | async
             pass
 
 
-def response_object(answer: Answer) -> dict[str, Any]:
+def response_object(answer: ScriptedAnswer) -> dict[str, Any]:
     """Return the whole answer to `POST /v1/responses` without `stream`."""
     *_, last = [event for event in responses(answer, {}) if isinstance(event, bytes)]
     return json.loads(last.partition(b"data: ")[2])["response"]
