@@ -15,7 +15,9 @@ UNCHECKED_TESTS = {"agents", "channels", "contracts", "wires"}
 GERUNDS = {
     "embedding": "the noun for a vector of a text",
     "framing": "the noun for how a protocol marks the borders of its messages",
+    "recording": "the noun for a turn in a file",
     "reporting": "the noun for metrics, traces and webhooks",
+    "testing": "the noun for what is needed to test agents, as other frameworks name it",
 }
 """Modules and packages whose name ends in -ing and is a noun of the trade, with the reason."""
 

@@ -38,7 +38,6 @@ from tests.contracts.test_agent import SECRET, check_calls_have_results, only, o
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, open_actor_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
-from tests.scripted_wires import chat_usage
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
@@ -58,6 +57,7 @@ from turnwire.core.events import (
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore
+from turnwire.testing.scripted_wires import chat_usage
 from turnwire.tools import progress
 
 __all__ = ["model_server"]

@@ -29,7 +29,7 @@ from turnwire.server.messages import MessageBody
 LEAVE_ALTERNATE_SCREEN = "\x1b[?1049l"
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
-    *("dev", "worker", "doctor"),
+    *("dev", "worker", "doctor", "record", "replay", "eval"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )

@@ -33,7 +33,6 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
-from tests.scripted_wires import Ending
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError
@@ -53,6 +52,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
+from turnwire.testing.scripted_wires import Ending
 from turnwire.tools import progress
 
 __all__ = ["model_server"]

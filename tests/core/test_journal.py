@@ -670,3 +670,20 @@ async def test_journaled_outside_a_turn_awaits_the_call() -> None:
         return 3
 
     assert await journaled("find", find) == 3
+
+
+async def test_calls_inside_a_finished_tool_need_not_be_repeated(store: Store) -> None:
+    async def delegate(player: Player) -> None:
+        journal = current_journal()
+        assert journal is not None
+        await player.write(ToolCallEvent("c1", "ask", {}))
+        with await journal.begin_tool("", "c1", "ask", {}) as call:
+            if call.is_live:
+                await player.model("Snow. ", place=journal.place("scout"), path=("scout",))
+                call.finish("snow")
+        await player.write(ToolResultEvent("c1", "ask", True, "snow"))
+        await player.model("It snows.")
+
+    player = Player(delegate, stops_at="It snows.")
+    answer, _ = await finish(store, player, await lose(store, player))
+    assert (answer, player.live["Snow. "]) == ("It snows.", 1)

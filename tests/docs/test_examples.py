@@ -4,20 +4,26 @@ Examples with a model use a scripted one, which calls the offered tool, if any, 
 """
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
-from tests.scripted_wires import Answer
-from tests.serving import serving
+from tests.serving import PATIENCE, serving
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 __all__ = ["model_server"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+TESTS = sorted((ROOT / "docs" / "examples" / "tests").glob("*.py"))
+"""The examples of tests of agents."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SIGNED_IN = {"X-User": "ada", "Cookie": "session=secret-of-ada"}
 """The ways in which the examples know their user."""
@@ -25,7 +31,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def test_python_blocks_equal_example_files() -> None:
-    texts = {example.read_text() for example in EXAMPLES}
+    texts = {example.read_text() for example in (*EXAMPLES, *TESTS)}
     blocks = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
     assert [(page.name, block) for page, block in blocks if block not in texts] == []
 
@@ -71,3 +77,15 @@ async def test_example_answers_a_message(
     assert answer.json()["outcome"] == "completed"
     assert answer.json()["content"]
     assert answer.json()["tools_used"] == (["weather"] if model_server.requests else ANY)
+
+
+@pytest.mark.process
+def test_examples_of_tests_pass_without_a_key(tmp_path: Path) -> None:
+    folder = shutil.copytree(TESTS[0].parent, tmp_path / "tests")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PYTEST_"))}
+    # As in a project that knows of no other plugin, with no settings of ours.
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:langsmith_plugin", str(folder)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

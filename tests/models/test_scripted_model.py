@@ -6,8 +6,8 @@ import openai
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, fails, says, scripted_model, silent, toy_embedding
-from tests.scripted_wires import Answer
 from tests.serving import within
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 
 def client(server: ScriptedModel) -> openai.AsyncOpenAI:

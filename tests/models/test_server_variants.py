@@ -8,9 +8,9 @@ import pytest
 from tests.models.answers import failure, read_answer, text
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
-from tests.scripted_wires import Answer
 from turnwire.core.events import UsageEvent
 from turnwire.models.contract import Piece, ToolCallRequest
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, fails, hangs, says, silent
-from tests.scripted_wires import Answer
 from tests.serving import Served, error_of, quick_settings, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import ModelUnusableError
@@ -19,6 +18,7 @@ from turnwire.core.history import HISTORY_TRIMMED, estimate, size
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SUMMARISING, SummarisedHistory
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 LIMIT = 2_000
 

@@ -8,10 +8,10 @@ import pytest
 from tests.process.server_process import CommandResult, run
 from tests.retrieval.shelf import GREEN, KEY, SHELF, judges, searches
 from tests.scripted_model import Request, fails, says, scripted_model
-from tests.scripted_wires import Answer
 from turnwire.assembly import LIBRARY_FILE
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.indexer import sync_root
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 WRITTEN = "It is brewed at eighty degrees [1]. See [bold]more[/bold] in [/docs]."
 OWN_WORDS = "Eighty degrees [1]."

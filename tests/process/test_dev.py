@@ -1,17 +1,24 @@
-"""Tests of `turnwire dev`: it restarts on a change at once, and survives code that does not start."""
+"""Tests of `turnwire dev`: it restarts on a change at once, survives code that does not start, and opens the page."""
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from tests.process.server_process import start
+import pytest
+
+from tests.process.server_process import COMMAND, start
 from tests.serving import PATIENCE, Client, until
 
 AGENT = """
 import asyncio
+import time
+from pathlib import Path
 
 async def answer(turn):
     yield "{text}"
+    while turn.message == "block" and not Path("unblock").exists():
+        time.sleep(0.05)
     if turn.message == "wait":
         await asyncio.Event().wait()
     if turn.message == "fail":
@@ -34,8 +41,14 @@ class Output:
         self._tasks = [asyncio.create_task(self._read(pipe)) for pipe in pipes if pipe is not None]
 
     async def _read(self, pipe: asyncio.StreamReader) -> None:
-        while chunk := await pipe.read(65_536):
-            self.text += chunk.decode()
+        with suppress(OSError):  # A terminal whose other end is closed is not at its end.
+            while chunk := await pipe.read(65_536):
+                self.text += chunk.decode()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def see(self, text: str) -> None:
         """Wait for a text, and forget everything up to it."""
@@ -59,6 +72,13 @@ async def test_server_restarts_on_a_change_without_waiting_for_turns(tmp_path: P
             assert (await server.http.post("/chat", json={"message": "hello"})).json()["content"] == "before"
             await server.http.post("/chat", json={"message": "fail"})
             await output.see("KeyError: 'the reason'")
+            blocking = asyncio.create_task(server.http.post("/chat", json={"message": "block"}))
+            await output.see("the event loop has been blocked")
+            await output.see("agent_under_work.py:")
+            await output.see("by turn ")
+            (tmp_path / "unblock").touch()
+            turn_id = output.text.partition(";")[0]
+            assert (await blocking).json()["turn_id"] == turn_id
             running = await server.start("wait")
             write_agent(tmp_path, AGENT.format(text="after"))
             await output.see("agent_under_work.py has changed: restarting")
@@ -77,3 +97,32 @@ async def test_server_restarts_on_a_change_without_waiting_for_turns(tmp_path: P
         async with asyncio.timeout(PATIENCE):
             await process.wait()
     assert process.returncode == 0
+
+
+async def test_page_is_opened_and_a_missing_key_told_when_the_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_agent(tmp_path, 'from agents import Agent\nagent = Agent(name="Helper")\n')
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    terminal, end = os.openpty()
+    arguments = ("dev", "--agent", "agent_under_work:agent", "--data", tmp_path / "data", "--port", "0")
+    process = await asyncio.create_subprocess_exec(*COMMAND, *map(str, arguments), cwd=tmp_path, stdout=end, stderr=end)
+    os.close(end)
+    pipe = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), os.fdopen(terminal, "rb"))
+    output = Output(pipe)
+    try:
+        await output.see("OPENAI_API_KEY")
+        await until(opened.exists)
+        assert opened.read_text().startswith("http://127.0.0.1:")
+    finally:
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await process.wait()
+        await output.close()
+        transport.close()

@@ -49,6 +49,7 @@ PACKAGES = (
     "turnwire.core.events",
     "turnwire.extensions.contract",
     "turnwire.retrieval",
+    "turnwire.testing",
     "turnwire.tools",
 )
 

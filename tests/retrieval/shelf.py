@@ -11,7 +11,6 @@ import pytest
 from msgspec import Struct, field
 
 from tests.scripted_model import Failure, ScriptedModel, calls, says
-from tests.scripted_wires import Answer
 from tests.serving import PATIENCE
 from turnwire.core.codec import ascii_json
 from turnwire.core.events import CitationEvent, Event, Hit, ResponseEvent, SearchEvent, StatusEvent, TokenEvent
@@ -22,6 +21,7 @@ from turnwire.retrieval.evidence import Evidence, RetrievalResult
 from turnwire.retrieval.index.library import Library, NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 KEY = "sk-very-secret-0123456789"
 TEA = """\

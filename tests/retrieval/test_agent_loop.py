@@ -37,7 +37,6 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
-from tests.scripted_wires import Answer
 from tests.serving import until, within
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ReasoningEvent, ReviewEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
@@ -46,6 +45,7 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 

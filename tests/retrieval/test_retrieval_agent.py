@@ -28,7 +28,6 @@ from tests.retrieval.shelf import (
     write,
 )
 from tests.scripted_model import ScriptedModel, breaks, calls, cuts, fails, hangs, says, silent, thinks, truncates
-from tests.scripted_wires import Answer
 from tests.server.text_client import ask, messages, phases
 from tests.serving import Served, error_of, quick_settings, serving, until, within
 from turnwire import Turnwire
@@ -52,6 +51,7 @@ from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 ANSWER = "Green tea is brewed at eighty degrees [1]. Hotter water makes it bitter [1]."
 HEADING = "**Tea › Green tea**\n\n"

@@ -7,7 +7,6 @@ import pytest
 
 from tests.retrieval.shelf import GREEN, KEY, READY, Found, collect, judges, prompt, searches
 from tests.scripted_model import ScriptedModel, breaks, fails, says, too_long, truncates
-from tests.scripted_wires import Answer
 from turnwire.core.events import ReviewEvent, UsageEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
@@ -17,6 +16,7 @@ from turnwire.retrieval.prompts import REVIEW_SCHEMA
 from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_ranking, other_queries
 from turnwire.retrieval.sentences import Matcher
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 FORM = "The model's review does not have the required form. Searching goes on without it."
 

@@ -38,7 +38,6 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
-from tests.scripted_wires import Answer
 from tests.serving import within
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CitationEvent, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
@@ -50,6 +49,7 @@ from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
+from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 HEADING = "**Tea › Green tea**\n\n"
 QUOTES = "Green tea is brewed at eighty degrees for two minutes. Hotter water makes it bitter. [1]"

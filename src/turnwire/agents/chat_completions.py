@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from typing import Any, Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.core.ids import new_id
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.models.address import ModelAddress
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import Tool, ToolOutcome, Toolset, open_toolsets, read_arguments, run_tool
@@ -96,6 +98,12 @@ class ChatCompletionsAgent:
     def repeats(self, tool: str) -> bool:
         """Return True if an interrupted call of the tool may run again. A toolset's own claims are not trusted."""
         return tool in self.tools and self.tools[tool].idempotent
+
+    def with_model(self, address: ModelAddress) -> "ChatCompletionsAgent":
+        """Return the same agent with another model. Close both."""
+        agent = copy(self)
+        agent.model = OpenAIModel(address.name, base_url=address.url, api_key=address.key or "none")
+        return agent
 
     async def agent_turn(
         self,

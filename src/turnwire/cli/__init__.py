@@ -5,7 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
-from turnwire.cli import chat, dev, doctor, documents, extensions, keys, schedules, serve, top, transfer, turns
+from turnwire.cli import (
+    chat,
+    dev,
+    doctor,
+    documents,
+    extensions,
+    keys,
+    recordings,
+    schedules,
+    serve,
+    top,
+    transfer,
+    turns,
+)
 from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 
 app = typer.Typer(
@@ -20,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 
-_RUN, _TALK, _LOOK, _OPERATE = "Run agents", "Talk to them", "Look at turns", "Operate"
+_RUN, _TALK, _LOOK, _TEST, _OPERATE = "Run agents", "Talk to them", "Look at turns", "Test agents", "Operate"
 
 
 def _show_version(wanted: bool) -> None:
@@ -57,6 +70,15 @@ _add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")
 _add("tail", turns.tail, _LOOK, "", "01a1e348", "01a1e348 --after 12 --wire sse_chat")
 _add("inspect", turns.inspect, _LOOK, "", "01a1e348 --html turn.html", "…1eb1544 --url https://agents.example")
 _add("top", top.top, _LOOK, "", "--once")
+_add("record", recordings.record, _TEST, "", "01a1e348 -o weather.jsonl", "…1eb1544 --url https://agents.example")
+_add(
+    "replay",
+    recordings.replay,
+    _TEST,
+    "weather.jsonl --agent my_module:agent",
+    "*.jsonl --agent my_module:agent --update",
+)
+_add("eval", recordings.evaluate, _TEST, "./recordings --agent my_module:agent --model ollama/qwen3 --json")
 _add("backup", transfer.backup, _OPERATE, "/backups/today")
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATE)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_OPERATE)

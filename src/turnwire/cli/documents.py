@@ -1,6 +1,8 @@
 """`turnwire index` and `turnwire compare`: the library of documents, and answers from it in both modes."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +11,11 @@ import typer
 from turnwire.cli.options import Data, fail, load_settings, progress_bar
 
 if TYPE_CHECKING:
-    from turnwire.core.contracts import Store
-    from turnwire.core.runner import TurnRunner
-    from turnwire.core.turns import TurnState
     from turnwire.retrieval.index.library import Library
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
+    from turnwire.testing.client import AgentClient
+    from turnwire.testing.evaluation import TurnFigures
 
 _MODES = ("synthesis", "direct")
 
@@ -147,42 +148,38 @@ def compare(
 
 
 async def _compare(questions: list[str], settings: "Settings", review: bool) -> None:
+    from turnwire.server.auth import LOCAL_PRINCIPAL
+    from turnwire.testing.evaluation import figures_of
+
+    async with open_documents(settings) as client:
+        for question in questions:
+            figures: dict[str, TurnFigures] = {}
+            for mode in _MODES:
+                typer.echo(f"Asking ({mode}): {question}", err=True)
+                turn = await client.send(
+                    question, options={"answer": mode, "review": review}, principal=LOCAL_PRINCIPAL
+                )
+                figures[mode] = figures_of(turn.log, settings.model_prices)
+            _show(question, figures)
+
+
+@asynccontextmanager
+async def open_documents(settings: "Settings") -> "AsyncGenerator[AgentClient]":
+    """Open the agent that answers from the library of the data folder, in this process, and yield a client of it."""
     from turnwire import assembly
+    from turnwire.testing.client import open_client
 
     indexer, agent = assembly.build_retrieval(settings.data, [], settings)
-    store = assembly.build_store("memory", settings)
-    runner = assembly.build_runner(store, {"documents": agent}, settings)
-    await store.open()
     await indexer.open()
-    await runner.open()
     try:
         await indexer.settled()
-        for question in questions:
-            states = {mode: await _ask(store, runner, question, mode, review) for mode in _MODES}
-            _show(question, states)
+        async with open_client(agents={"documents": agent}, settings=settings) as client:
+            yield client
     finally:
-        await runner.close()
-        await agent.close()
         await indexer.close()
-        await store.close()
 
 
-async def _ask(store: "Store", runner: "TurnRunner", question: str, mode: str, review: bool) -> "TurnState":
-    from turnwire.core.follow import follow
-    from turnwire.core.runner import TurnRequest
-    from turnwire.server.auth import LOCAL_PRINCIPAL
-
-    typer.echo(f"Asking ({mode}): {question}", err=True)
-    options = {"answer": mode, "review": review}
-    accepted = await runner.start(TurnRequest(principal=LOCAL_PRINCIPAL, message=question, options=options))
-    async for _ in follow(store, accepted.record.id):
-        pass
-    state = await store.turn_state(accepted.record.id)
-    assert state is not None
-    return state
-
-
-def _show(question: str, states: "dict[str, TurnState]") -> None:
+def _show(question: str, figures: "dict[str, TurnFigures]") -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -190,28 +187,25 @@ def _show(question: str, states: "dict[str, TurnState]") -> None:
     # Plain text: a question or an answer may look like markup.
     table = Table(title=Text(question), show_lines=True, expand=True)
     table.add_column("")
-    for mode in states:
+    for mode in figures:
         table.add_column(mode, ratio=1)
-    columns = [_figures(state) for state in states.values()]
+    columns = [_texts(each) for each in figures.values()]
     for name in columns[0]:
-        table.add_row(name, *(Text(figures[name]) for figures in columns))
+        table.add_row(name, *(Text(column[name]) for column in columns))
     Console().print(table)
 
 
-def _figures(state: "TurnState") -> dict[str, str]:
-    from turnwire.retrieval.citations import citation_coverage
+def _texts(figures: "TurnFigures") -> dict[str, str]:
+    def timing(ms: float | None) -> str:
+        return "–" if ms is None else f"{ms:,.0f} ms"
 
-    def timing(name: str) -> str:
-        return f"{state.timings[name]:,.0f} ms" if name in state.timings else "–"
-
-    usage = state.usage
-    # A quoted block has one marker for all its sentences.
-    cited = 1.0 if state.mode == "extractive" else citation_coverage(state.text)
+    tokens = f"{figures.input_tokens or '?'} in, {figures.output_tokens or '?'} out"
+    has_tokens = figures.input_tokens is not None or figures.output_tokens is not None
     return {
-        "mode": state.mode or state.outcome or "",
-        "first token": timing("first_token_ms"),
-        "total": timing("total_ms"),
-        "sentences cited": f"{cited:.0%}",
-        "tokens": "–" if usage is None else f"{usage.input_tokens or '?'} in, {usage.output_tokens or '?'} out",
-        "answer": state.text or (state.error.error if state.error else ""),
+        "mode": figures.mode or figures.outcome,
+        "first token": timing(figures.first_token_ms),
+        "total": timing(figures.total_ms),
+        "sentences cited": f"{figures.cited:.0%}",
+        "tokens": tokens if has_tokens else "–",
+        "answer": figures.answer,
     }

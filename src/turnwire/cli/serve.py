@@ -281,7 +281,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
     settings.port = listening.getsockname()[1]
     url = url_of(settings.host, listening)
 
-    notes = model_notes(turnwire)
+    notes = [*model_notes(turnwire), *agent_notes(turnwire)]
 
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token)
@@ -298,7 +298,7 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
 
     settings = turnwire.settings
     settings.port = channel.listening.getsockname()[1]
-    notes = model_notes(turnwire)
+    notes = [*model_notes(turnwire), *agent_notes(turnwire)]
 
     def on_started() -> None:
         channel.follow(turnwire, server.refuse_connections)
@@ -349,6 +349,19 @@ def model_notes(turnwire: "Turnwire") -> list[str]:
     return [
         f"[dim]A model server is running here. To have {escape(names[0])} write the answers:[/]",
         f"  turnwire serve --model {escape(names[0])}",
+    ]
+
+
+def agent_notes(turnwire: "Turnwire") -> list[str]:
+    """Return lines of markup about what the agents lack, such as a key."""
+    from rich.markup import escape
+
+    from turnwire.core.contracts import problems_of
+
+    return [
+        f"[bold red]The agent {escape(name)} may fail:[/] {escape(problem)}"
+        for name, agent in turnwire.agents.items()
+        for problem in problems_of(agent)
     ]
 
 

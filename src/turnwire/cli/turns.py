@@ -53,7 +53,7 @@ def turns(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The number of turns to list.")] = 20,
 ) -> None:
     """List the newest turns, running or ended."""
-    with _opened(data) as archive:
+    with opened_archive(data) as archive:
         records = archive.list_turns(limit)
     if not sys.stdout.isatty():
         for record in records:
@@ -93,8 +93,8 @@ def tail(
     """Show a turn's log and follow it until it ends. In a pipe, each line is one JSON object."""
     show = _printer(wire)
     try:
-        with _opened(data) as archive:
-            asyncio.run(_follow(archive, _find_turn(archive, turn).id, after, show))
+        with opened_archive(data) as archive:
+            asyncio.run(_follow(archive, find_turn(archive, turn).id, after, show))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -126,7 +126,7 @@ def inspect(
 
 
 @contextmanager
-def _opened(data: Path) -> "Generator[SqliteArchive]":
+def opened_archive(data: Path) -> "Generator[SqliteArchive]":
     """Open the logs of a data folder. End the command with the reason if a turn or its events are gone."""
     from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 
@@ -141,7 +141,7 @@ def _opened(data: Path) -> "Generator[SqliteArchive]":
         archive.close()
 
 
-def _find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
+def find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
     """Return the turn whose id begins or ends with `turn_id`, by default the newest. Raise TurnNotFoundError."""
     if turn_id is not None:
         return archive.find_turn(complete_id(turn_id, archive.match_ids(turn_id)))
@@ -254,12 +254,12 @@ def _read_timeline(data: Path, turn_id: str | None) -> "tuple[Timeline, Prices]"
     from turnwire.core.follow import read_all
     from turnwire.reporting.timeline import timeline_of
 
-    with _opened(data) as archive:
+    with opened_archive(data) as archive:
 
         async def read_log(turn_id: str) -> list[LoggedEvent]:
             return [logged async for page in read_all(archive, turn_id) for logged in page]
 
-        record = _find_turn(archive, turn_id)
+        record = find_turn(archive, turn_id)
         timeline = timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
     return timeline, load_settings(data=data).model_prices
 
@@ -283,7 +283,7 @@ async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timel
 
     events: list[LoggedEvent] = []
     async with ServerClient(ServerAddress(url, key)) as client:
-        path = f"/v1/turns/{quote(await _known_turn_id(client, turn_id), safe='')}"
+        path = f"/v1/turns/{quote(await known_turn_id(client, turn_id), safe='')}"
         turn = await client.call("GET", path)
         while page := (await client.call("GET", f"{path}/events?wait=0&after={len(events)}")).get("events"):
             for entry in page:
@@ -295,7 +295,7 @@ async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timel
     return timeline_of(events, started_ms, now_ms()), {model: ModelPrice(**price) for model, price in prices.items()}
 
 
-async def _known_turn_id(client: "ServerClient", part: str | None) -> str:
+async def known_turn_id(client: "ServerClient", part: str | None) -> str:
     """Return the id of the newest turn, or of the recent turn whose id begins or ends with `part`."""
     if part is not None and len(part) >= ID_LENGTH:
         return part

@@ -47,6 +47,8 @@ class Agent(Protocol):
       is called again with the finished tool steps in `turn.progress`. Without it, the turn fails with `diverged`.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
+    - `find_problems() -> list[str]`: what is missing, such as a key, told when the server starts.
+    - `with_model(address) -> Agent`: the same agent with another model, for evaluations.
     - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
     """
 
@@ -89,6 +91,16 @@ def starters_of(agent: object) -> list[str]:
     if not isinstance(texts, list | tuple):
         return []
     return [text for text in cast(Sequence[object], texts) if isinstance(text, str)]
+
+
+def problems_of(agent: object) -> list[str]:
+    """Return what an agent says is missing. It must not keep the server from starting."""
+    find: Callable[[], list[str]] | None = getattr(agent, "find_problems", None)
+    try:
+        return [] if find is None else find()
+    except Exception:
+        logger.exception("an agent's `find_problems` failed")
+        return []
 
 
 class HistorySource(Protocol):

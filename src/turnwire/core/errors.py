@@ -30,6 +30,7 @@ TurnwireError
 │   ├── KeyNotFoundError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
+├── RecordingError            the turn cannot be recorded, or the file is no recording
 ├── RestartedError            a restart has made void what a stream has already sent
 ├── SessionBusyError          the session runs a turn already, or its queue is full
 ├── SessionExistsError        another request has just created a session of that name
@@ -285,6 +286,12 @@ class SessionNotFoundError(NotFoundError):
 class TurnNotFoundError(NotFoundError):
     code = "turn_not_found"
     noun = "turn"
+
+
+class RecordingError(TurnwireError):
+    """Raised with a message that says why a turn cannot be recorded, or a recording cannot be read or replayed."""
+
+    code = "not_recordable"
 
 
 class RestartedError(TurnwireError):

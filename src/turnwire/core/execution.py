@@ -8,7 +8,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
@@ -56,6 +55,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
+from turnwire.core.history import imported_history
 from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import (
@@ -354,7 +354,7 @@ class Execution:
 
     async def _make_turn(self, agent: Agent) -> Turn:
         record = self._record
-        history = await self._imported_history() + await self._historian.recall(record)
+        history = await imported_history(self._store, record) + await self._historian.recall(record)
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -370,14 +370,6 @@ class Execution:
             progress=await self._progress() if resumes(agent) else (),
             parent_turn_id=record.parent_turn_id,
         )
-
-    async def _imported_history(self) -> tuple[Message, ...]:
-        """Return the messages from before the session, which only its first turn carries."""
-        messages = self._record.options.get("history")
-        if not messages and self._record.parent_turn_id is not None:
-            first = await self._store.next_turn(self._record.session_id, None)
-            messages = first and first.options.get("history")
-        return tuple(msgspec.convert(messages, list[Message])) if messages else ()
 
     async def _resumption(self) -> Resumption | None:
         decisions = self._log.fold.decisions
@@ -507,16 +499,9 @@ class Execution:
 
     def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
         """Return the reason for `done` and an error for the user; details go to the server's log alone."""
-        match error:
-            case AgentError():
-                event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
-            case TurnwireError():
-                event = ErrorEvent(str(error), error.code)
-            case _:
-                logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
-                text = f"The agent failed ({type(error).__name__}). The server's log tells more."
-                event = ErrorEvent(text, "agent_failed")
-        return event.code, event
+        if not isinstance(error, TurnwireError):
+            logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+        return explain_error(error)
 
     # The end
 
@@ -556,7 +541,7 @@ class Execution:
 
     async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
         if stop is None:
-            response = self._whole_response()
+            response = whole_response(self._log.fold, self._response)
             self._log.check_response_size(len(encode_event(response)[1]))
             await self._log.end("completed", response=response)
         elif (phase := await self._hand_over(stop)) is not None:
@@ -573,20 +558,33 @@ class Execution:
             self._log.ended = False  # An attempt that failed has closed it.
         return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
 
-    def _whole_response(self) -> ResponseEvent:
-        """Return the agent's response, completed from the log."""
-        fold, response = self._log.fold, self._response or ResponseEvent("")
-        state = fold.state()
-        return ResponseEvent(
-            content=state.text,
-            citations=response.citations or tuple(state.citations),
-            mode=response.mode,
-            tools_used=response.tools_used or tuple(state.tools_used),
-            usage=response.usage or state.usage,
-            timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
-            model=response.model,
-            model_error=response.model_error,
-        )
+
+def explain_error(error: BaseException) -> tuple[str, ErrorEvent]:
+    """Return the reason for `done` and an error for the user, in words that are safe to show."""
+    match error:
+        case AgentError():
+            event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
+        case TurnwireError():
+            event = ErrorEvent(str(error), error.code)
+        case _:
+            text = f"The agent failed ({type(error).__name__}). The server's log tells more."
+            event = ErrorEvent(text, "agent_failed")
+    return event.code, event
+
+
+def whole_response(fold: TurnFold, response: ResponseEvent | None) -> ResponseEvent:
+    """Return the agent's response, if it gave one, completed from the log."""
+    response, state = response or ResponseEvent(""), fold.state()
+    return ResponseEvent(
+        content=state.text,
+        citations=response.citations or tuple(state.citations),
+        mode=response.mode,
+        tools_used=response.tools_used or tuple(state.tools_used),
+        usage=response.usage or state.usage,
+        timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
+        model=response.model,
+        model_error=response.model_error,
+    )
 
 
 def _stop_after(error: Refusal) -> Stop:

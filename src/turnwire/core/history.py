@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.contracts import TurnStore
 from turnwire.core.emit import emit
 from turnwire.core.events import StatusEvent
 from turnwire.core.turns import Message, Step, ToolRequest, TurnRecord, TurnState
@@ -147,10 +147,18 @@ def clip(text: str, length: int) -> str:
     return text if len(text) <= length + len(_SHORTENED) else text[:length] + _SHORTENED
 
 
+class PastTurns(Protocol):
+    """The parts of a store that a history is made from."""
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]: ...
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None: ...
+
+
 class TrimmedHistory:
     """A history source that omits the oldest turns of a conversation that is too long."""
 
-    def __init__(self, store: TurnStore, turns: int, tokens: int) -> None:
+    def __init__(self, store: PastTurns, turns: int, tokens: int) -> None:
         self._store = store
         self._turns = turns
         self._tokens = tokens
@@ -170,3 +178,12 @@ class TrimmedHistory:
 
     async def close(self) -> None:
         pass
+
+
+async def imported_history(store: PastTurns, record: TurnRecord) -> tuple[Message, ...]:
+    """Return the messages from before the session, which only its first turn carries."""
+    messages = record.options.get("history")
+    if not messages and record.parent_turn_id is not None:
+        first = await store.next_turn(record.session_id, None)
+        messages = first and first.options.get("history")
+    return tuple(msgspec.convert(messages, list[Message])) if messages else ()

@@ -193,6 +193,8 @@ class TurnJournal:
         """The difference to the recorded calls, once the agent has made another one."""
         self._open: set[str] = set()
         self._met: set[str] = set()
+        self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
+        """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
         self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
@@ -401,16 +403,15 @@ class TurnJournal:
 
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
         recorded = self._recording.calls.get(entry.key)
+        if recorded is None and self.find_recorded is not None:
+            recorded = self.find_recorded(entry)
         self._unmet.discard(entry.key)
         self._met.add(entry.key)
         if recorded is not None:
             if recorded.entry.names != entry.names:
                 raise self._diverge(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
-                self._finished[base] += 1
-                if entry.kind == "tool":
-                    self._skip_inside(base)
-                return JournaledCall(self, base, entry, recorded)
+                return self._answer(base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
         if self._hands_over():
@@ -423,6 +424,12 @@ class TurnJournal:
     def _diverge(self, what: str) -> AgentError:
         self.divergence = _diverged(what)
         return self.divergence
+
+    def _answer(self, base: str, entry: JournalEntry, recorded: RecordedCall) -> JournaledCall:
+        self._finished[base] += 1
+        if entry.kind == "tool":
+            self._skip_inside(base)
+        return JournaledCall(self, base, entry, recorded)
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""
@@ -469,7 +476,11 @@ class ToolDeniedError(Exception):
 
 def fingerprint(request: Any) -> str:
     """Return a digest of a request to a model."""
-    return hashlib.blake2b(json.dumps(to_builtins(request)).encode(), digest_size=16).hexdigest()
+    body = json.dumps(to_builtins(request))
+    digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+    if (kept := _kept_requests.get()) is not None:
+        kept[digest] = body
+    return digest
 
 
 def _describe(names: Sequence[str]) -> str:
@@ -482,6 +493,14 @@ def _diverged(what: str) -> AgentError:
         code="diverged",
         retryable=True,
     )
+
+
+_kept_requests: ContextVar[dict[str, str] | None] = ContextVar("turnwire_kept_requests", default=None)
+
+
+def keep_requests(requests: dict[str, str]) -> None:
+    """Keep the requests whose fingerprints are made from now on, as JSON by fingerprint: for a replay."""
+    _kept_requests.set(requests)
 
 
 _journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", default=None)

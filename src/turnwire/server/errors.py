@@ -14,6 +14,7 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.ApprovalConflictError, 409),
     (errors.TurnEndedError, 409),
     (errors.TurnNotWaitingError, 409),
+    (errors.RecordingError, 409),
     (errors.BadCursorError, 400),
     (errors.EventsGoneError, 410),
     (errors.IdempotencyConflictError, 409),

@@ -96,6 +96,14 @@ class LangGraphAgent:
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
 
+    def find_problems(self) -> list[str]:
+        """Return what is missing: without a context, nodes and tools that use it fail."""
+        kind: Any = getattr(self._runnable, "context_schema", None)
+        if kind is None or self._to_context is not None or "context" in self._options:
+            return []
+        name = getattr(kind, "__name__", str(kind))
+        return [f"the graph expects a context of type {name}; give LangGraphAgent(graph, to_context=lambda turn: ...)"]
+
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)

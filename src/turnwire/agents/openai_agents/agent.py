@@ -2,18 +2,30 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Collection
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
+from agents import (
+    Agent,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    RunHooks,
+    RunResultStreaming,
+    Session,
+    TResponseInputItem,
+)
+from agents.models.multi_provider import MultiProvider
+from openai import AsyncOpenAI
 from pydantic_core import to_json
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
-from turnwire.agents.openai_agents.handoffs import last_agent
+from turnwire.agents.openai_agents.handoffs import last_agent, reachable_agents
 from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
@@ -22,6 +34,7 @@ from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
+from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
 
@@ -76,6 +89,27 @@ class OpenAIAgentsAgent:
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
 
+    def find_problems(self) -> list[str]:
+        """Return what is missing: the SDK finds out at its first request that there is no key."""
+        from agents.models import _openai_shared as shared  # pyright: ignore[reportPrivateUsage]
+
+        if self._config.model is not None or type(self._config.model_provider) is not MultiProvider:
+            return []
+        has_key = (
+            os.environ.get("OPENAI_API_KEY") or shared.get_default_openai_key() or shared.get_default_openai_client()
+        )
+        name = next((agent.name for agent in reachable_agents(self._agent) if _uses_openai(agent)), None)
+        if has_key or name is None:
+            return []
+        return [f"the agent {name!r} calls OpenAI's service, and there is no key; set OPENAI_API_KEY"]
+
+    def with_model(self, address: ModelAddress) -> "OpenAIAgentsAgent":
+        """Return the same agent with another model, which all agents of its runs use."""
+        agent = copy(self)
+        client = AsyncOpenAI(base_url=address.url, api_key=address.key or "none")
+        agent._config = replace(self._config, model=OpenAIChatCompletionsModel(address.name, client))
+        return agent
+
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
         context = await self._make_context(turn)
@@ -123,6 +157,13 @@ class OpenAIAgentsAgent:
         return start_run(self._runner, run, agent, [*history, message, *steps], options)
 
 
+def _uses_openai(agent: Agent[Any]) -> bool:
+    """Return True if the SDK's default provider sends the agent's requests to OpenAI."""
+    return agent.model is None or (
+        isinstance(agent.model, str) and agent.model.partition("/")[0] in (agent.model, "openai")
+    )
+
+
 async def _result_of(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
@@ -139,7 +180,7 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         if result.interruptions:
             raise suspend_run(result, run)
         # The model streams its own text; an output made by a tool or a function is not in the log yet.
-        if result.final_output is not None and not run.has_answered:
+        if result.final_output not in (None, "") and not run.has_answered:
             output = result.final_output
             run.add_text(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
     except WaitForApproval:

@@ -54,6 +54,7 @@ def _request(item: ToolApprovalItem, queue: RunQueue, active: Agent[Any]) -> App
 async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, run: Run) -> RunState[Any, Agent[Any]]:
     """Return the run's state with the decisions applied, and record the denied calls. Raises AgentError."""
     checkpoint = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
+    _restore_history(checkpoint.state)
     try:
         state = await RunState.from_json(agent, checkpoint.state, context_deserializer=lambda stored: context)
     except UserError as error:
@@ -68,6 +69,17 @@ async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, ru
             path = checkpoint.paths.get(decision.call_id, ())
             run.queue.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
     return state
+
+
+def _restore_history(state: dict[str, Any]) -> None:
+    """Make the assistant's earlier messages plain again: the SDK stores them in a form that its chat models refuse."""
+    for item in state["original_input"] if isinstance(state.get("original_input"), list) else ():
+        match item:
+            case {"role": "assistant", "content": [{"type": "output_text", "text": str(text)}]} if "id" not in item:
+                item.pop("status", None)
+                item["content"] = text
+            case _:
+                pass
 
 
 def _decide(state: RunState[Any, Agent[Any]], decisions: Sequence[Decision]) -> None:

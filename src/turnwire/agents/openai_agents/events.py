@@ -162,9 +162,14 @@ class Run:
             return  # For the code that runs the sub-agent, such as a guardrail, not for people.
         if self._begins_reply and self.has_text:
             self._put_text(PARAGRAPH)
-        self._begins_reply = False
-        self.has_answered = self.has_text = True
+        self.note_text(text)
         self._put_text(text)
+
+    def note_text(self, text: str) -> None:
+        """Note a text that is in the log: what the model writes next is another paragraph."""
+        if text:
+            self._begins_reply = False
+            self.has_answered = self.has_text = True
 
     def _put_text(self, text: str) -> None:
         self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)

@@ -11,10 +11,11 @@ from turnwire.core.turns import Message
 def last_agent(first: Agent[Any], history: Sequence[Message]) -> Agent[Any]:
     """Return the agent of the last handoff in the history, or the first one if it cannot be reached any more."""
     name = next((message.agent for message in reversed(history) if message.agent is not None), None)
-    return next((agent for agent in _reachable(first) if agent.name == name), first)
+    return next((agent for agent in reachable_agents(first) if agent.name == name), first)
 
 
-def _reachable(first: Agent[Any]) -> Iterator[Agent[Any]]:
+def reachable_agents(first: Agent[Any]) -> Iterator[Agent[Any]]:
+    """Yield an agent and those that a conversation can be handed over to from there."""
     pending, seen = [first], {id(first)}
     while pending:
         agent = pending.pop(0)

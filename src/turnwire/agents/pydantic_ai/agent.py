@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from copy import copy
 from typing import Any, cast
 
 from pydantic_ai import AgentStreamEvent, DeferredToolRequests
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.run import AgentRunResult
 
 from turnwire.agents.context_changes import ContextChanges
@@ -20,6 +23,7 @@ from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Message, Turn
+from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
 
@@ -60,6 +64,24 @@ class PydanticAIAgent:
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
+
+    def find_problems(self) -> list[str]:
+        """Return what is missing: without dependencies, tools that use them fail."""
+        kind: Any = getattr(self._agent, "deps_type", type(None))
+        if kind in (type(None), None, object, Any) or self._to_deps is not None or "deps" in self._options:
+            return []
+        name = getattr(kind, "__name__", str(kind))
+        return [
+            f"the tools of the agent expect `deps` of type {name}, and get None; "
+            "give PydanticAIAgent(agent, to_deps=lambda turn: ...)"
+        ]
+
+    def with_model(self, address: ModelAddress) -> "PydanticAIAgent":
+        """Return the same agent with another model."""
+        agent = copy(self)
+        provider = OpenAIProvider(base_url=address.url, api_key=address.key or "none")
+        agent._options = {**self._options, "model": OpenAIChatModel(address.name, provider=provider)}
+        return agent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue = EventQueue()

@@ -69,16 +69,24 @@ class ServerClient:
 
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a JSON request and return the JSON response. Raise HostError if either fails."""
+        response = await self._request(method, path, body)
+        try:
+            return cast("dict[str, Any]", response.json() if response.content else {})
+        except ValueError as error:
+            raise HostError(f"{self.name} did not answer with JSON; check that it is a Turnwire server") from error
+
+    async def download(self, path: str) -> bytes:
+        """Return a file of the server. Raise HostError."""
+        return (await self._request("GET", path)).content
+
+    async def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         try:
             response = await self._http.request(method, path, json=body, follow_redirects=method == "GET")
         except httpx.TransportError as error:
             raise self.unreachable(error) from error
         if not response.is_success:
             raise HostError(_error_message(response))
-        try:
-            return cast("dict[str, Any]", response.json() if response.content else {})
-        except ValueError as error:
-            raise HostError(f"{self.name} did not answer with JSON; check that it is a Turnwire server") from error
+        return response
 
     @asynccontextmanager
     async def stream(self, cursor: "TurnCursor") -> AsyncGenerator[httpx.Response]:

@@ -6,7 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from turnwire.core.contracts import TurnFilter, TurnStatus
-from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
+from turnwire.core.recording import encode_recording, record_turn, recorded_history
+from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody
 from turnwire.server.services import Services
@@ -38,6 +39,18 @@ async def index(
 @router.get("/{id}", summary="A turn's state so far, and the position to continue from")
 async def show(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     return await _snapshot(services, caller.principal, id)
+
+
+@router.get("/{id}/recording", summary="An ended turn with its journal, as a file for `turnwire replay`")
+async def recording(services: ServicesDep, caller: Operating, id: PathId) -> Response:
+    # The journal has more than the log shows: replies and results as the agent got them. So the turn must be the
+    # caller's own, and the key must have been given the scope `operate` as well.
+    record = await services.store.find_turn(caller.principal, id)
+    settings = services.settings
+    history = await recorded_history(services.store, record, settings.history_turns, settings.history_tokens)
+    body = encode_recording(await record_turn(services.store, record, history))
+    name = f'attachment; filename="recording-{record.id}.jsonl"'
+    return Response(body, 200, {"Content-Disposition": name, "Cache-Control": "no-store"}, "application/jsonl")
 
 
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")

@@ -14,12 +14,12 @@ from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
 
 # Ids grow with time, so the position of a deleted turn can still be found.
-_NEXT = (
+NEXT = (
     f"SELECT {TURN_COLUMNS} FROM turn WHERE session_id = ?"
     " AND number > coalesce((SELECT number FROM turn WHERE id = ?),"
     " (SELECT max(number) FROM turn WHERE session_id = ? AND id < ?), 0) ORDER BY number LIMIT 1"
 )
-_HISTORY = """
+HISTORY = """
     WITH RECURSIVE chain (id, parent, state, depth, found) AS (
         SELECT id, parent_turn_id, NULL, 0, 0 FROM turn WHERE id = ?
         UNION ALL
@@ -91,7 +91,7 @@ class SqliteQueries:
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         values = (session_id, after_turn_id, session_id, after_turn_id)
-        row = await self._readers.run(lambda connection: connection.execute(_NEXT, values).fetchone())
+        row = await self._readers.run(lambda connection: connection.execute(NEXT, values).fetchone())
         return self._turns.current(turn_from(row)) if row else None
 
     async def unfinished(self, session_id: str) -> list[TurnRecord]:
@@ -104,7 +104,7 @@ class SqliteQueries:
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         if (live := self._turns.by_id.get(turn_id)) and live.record.parent_turn_id is None:
             return []
-        rows = await self._readers.run(lambda connection: connection.execute(_HISTORY, (turn_id, limit)).fetchall())
+        rows = await self._readers.run(lambda connection: connection.execute(HISTORY, (turn_id, limit)).fetchall())
         return [state for row in rows if (state := state_from(row[0]))]
 
     async def turn_state(self, turn_id: str) -> TurnState | None:

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Annotation, ApiKey, Command, Wake
+from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
 from turnwire.stores.sqlite.annotations import ANNOTATION_COLUMNS, annotation_from
 from turnwire.stores.sqlite.disk import BALLAST_NAME
+from turnwire.stores.sqlite.queries import HISTORY, NEXT
 from turnwire.stores.sqlite.rows import (
     SESSION_COLUMNS,
     TURN_COLUMNS,
     find_turn,
     read_calls,
+    read_journal,
     read_turn,
     session_from,
     turn_from,
@@ -91,6 +93,18 @@ class SqliteArchive:
         if epoch is not None and after:
             return await read_with_epoch(self.read, turn_id, after, limit, epoch)
         return read_turn(self._connection, self._sealed_logs, turn_id, after, limit)
+
+    async def journal(self, turn_id: str) -> list[JournalEntry]:
+        return read_journal(self._connection, turn_id)
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        rows = self._connection.execute(HISTORY, (turn_id, limit)).fetchall()
+        return [state for row in rows if (state := state_from(row[0]))]
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        values = (session_id, after_turn_id, session_id, after_turn_id)
+        row = self._connection.execute(NEXT, values).fetchone()
+        return turn_from(row) if row else None
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         if self._poll is None:

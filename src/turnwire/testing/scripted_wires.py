@@ -1,7 +1,7 @@
 """Answers of a scripted model, as the server-sent events of OpenAI's two APIs.
 
-`chat` and `responses` yield the events that the real servers send for an `Answer`, and the gates (`asyncio.Event`) at
-which the answer waits. `tests/scripted_model.py` has the helpers that make answers, and the server.
+`chat` and `responses` yield the events that the real servers send for an answer, and the gates (`asyncio.Event`) at
+which the answer waits. `scripted_server` has the helpers that make answers, and the server.
 """
 
 import asyncio
@@ -51,14 +51,14 @@ Piece = str | Thought | Calls | asyncio.Event | bytes
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScriptedAnswer:
     pieces: tuple[Piece, ...] = ()
     ending: Ending = "finished"
     usage: dict[str, int] | None = field(default_factory=lambda: {"input": 11, "output": 7})
-    error: dict[str, Any] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-Wire = Callable[[Answer, dict[str, Any]], Iterator[bytes | asyncio.Event]]
+Wire = Callable[[ScriptedAnswer, dict[str, Any]], Iterator[bytes | asyncio.Event]]
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
@@ -75,9 +75,10 @@ def rounds(calls: Calls) -> Iterator[tuple[int, Call, int]]:
 # Chat Completions
 
 
-def chat(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+def chat(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
     """Yield the events of `POST /v1/chat/completions` with `stream`."""
-    include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+    options: dict[str, Any] = request.get("stream_options") or {}
+    include_usage = bool(options.get("include_usage"))
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -128,6 +129,26 @@ def _chat_call(index: int, call: Call, arguments: str) -> dict[str, Any]:
     return {"index": index, **ids, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
 
 
+def chat_completion(answer: ScriptedAnswer) -> dict[str, Any]:
+    """Return the whole answer to `POST /v1/chat/completions` without `stream`."""
+    calls = [call for piece in answer.pieces if isinstance(piece, Calls) for call in piece.calls]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(p for p in answer.pieces if isinstance(p, str))}
+    if calls:
+        message["tool_calls"] = [_chat_call(index, call, call.whole) for index, call in enumerate(calls)]
+    finish = {"length": "length", "content_filter": "content_filter"}
+    reason = finish.get(answer.ending, "tool_calls" if calls else "stop")
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+    usage = {} if answer.usage is None else {"usage": chat_usage(answer.usage)}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [choice],
+        **usage,
+    }
+
+
 def chat_usage(usage: dict[str, int]) -> dict[str, Any]:
     details: dict[str, Any] = {
         "prompt_tokens": usage["input"],
@@ -144,7 +165,7 @@ def chat_usage(usage: dict[str, int]) -> dict[str, Any]:
 # Responses
 
 
-def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+def responses(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
     """Yield the events of `POST /v1/responses` with `stream`."""
     writer = _Responses()
     yield writer.event("response.created", response=writer.response("in_progress"))
@@ -179,6 +200,12 @@ def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | async
             pass
 
 
+def response_object(answer: ScriptedAnswer) -> dict[str, Any]:
+    """Return the whole answer to `POST /v1/responses` without `stream`."""
+    *_, last = [event for event in responses(answer, {}) if isinstance(event, bytes)]
+    return json.loads(last.partition(b"data: ")[2])["response"]
+
+
 class _Responses:
     """The state of one response: the event number, the output, and the open item that grows."""
 
@@ -195,14 +222,24 @@ class _Responses:
 
     def response(self, status: str, usage: dict[str, int] | None = None, **fields: Any) -> dict[str, Any]:
         plain = {"id": self._id, "object": "response", "created_at": 1, "model": MODEL, "error": None}
-        rest = {"incomplete_details": None, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+        rest: dict[str, Any] = {
+            "incomplete_details": None,
+            "tools": [],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+        }
         details = responses_usage(usage) if usage is not None else None
         return {**plain, **rest, "status": status, "output": self._output, "usage": details, **fields}
 
     def text(self, text: str) -> Iterator[bytes]:
         if self._open is None or self._open["type"] != "message":
             yield from self.close()
-            item = {"id": f"msg_{len(self._output)}", "type": "message", "role": "assistant", "content": []}
+            item: dict[str, Any] = {
+                "id": f"msg_{len(self._output)}",
+                "type": "message",
+                "role": "assistant",
+                "content": [],
+            }
             yield from self._begin(item)
             yield self._item_event(item, "response.content_part.added", content_index=0, part=_text_part(""))
         assert self._open is not None
@@ -213,7 +250,7 @@ class _Responses:
     def thought(self, text: str) -> Iterator[bytes]:
         if self._open is None or self._open["type"] != "reasoning":
             yield from self.close()
-            item = {"id": f"rs_{len(self._output)}", "type": "reasoning", "summary": []}
+            item: dict[str, Any] = {"id": f"rs_{len(self._output)}", "type": "reasoning", "summary": []}
             yield from self._begin(item)
             yield self._item_event(
                 item, "response.reasoning_summary_part.added", summary_index=0, part=_summary_part("")

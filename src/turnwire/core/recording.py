@@ -1,0 +1,166 @@
+"""Recordings: one turn as a file, with all that a replay needs and nothing that reaches another turn.
+
+A recording has one line of ASCII JSON for each of these:
+
+    {"recording": 1, "turnwire": "0.1.0", "turn": {...}}    first: what the agent was given, with its history
+    {"position": 3, "epoch": 1, "at": ..., "event": {...}}  the log, as in `log.jsonl`
+    {"call": {...}, "result": ...}                          the journal: one line for each entry
+    {"request": "<fingerprint>", "body": ...}               requests to models, if they are known
+
+The journal has only fingerprints of requests. A replay whose requests have the same fingerprints knows their text, and
+adds it to the recording (see `replay`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from turnwire import __version__
+from turnwire.core.codec import LoggedEvent, ascii_json, decode_event
+from turnwire.core.contracts import JournalEntry, LogReader
+from turnwire.core.errors import RecordingError
+from turnwire.core.events import DoneEvent, ResponseEvent
+from turnwire.core.follow import read_all
+from turnwire.core.history import PastTurns, TrimmedHistory, imported_history
+from turnwire.core.state import TurnFold
+from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
+
+VERSION = 1
+_NOT_RECORDED = ("resumption", "progress")
+
+
+class TurnRecording(Struct, frozen=True, kw_only=True):
+    """One ended turn: its input, its log, its journal, and the requests to models, as JSON, by fingerprint."""
+
+    turn: Turn
+    events: tuple[LoggedEvent, ...]
+    entries: tuple[JournalEntry, ...] = ()
+    requests: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def done(self) -> DoneEvent:
+        event = self.events[-1].event
+        assert isinstance(event, DoneEvent)
+        return event
+
+    @property
+    def response(self) -> ResponseEvent | None:
+        return next((logged.event for logged in self.events if isinstance(logged.event, ResponseEvent)), None)
+
+    def state(self) -> TurnState:
+        """Return the state that the log folds into."""
+        fold = TurnFold()
+        for logged in self.events:
+            fold.add(logged)
+        return fold.state()
+
+
+class RecordedTurns(LogReader, Protocol):
+    """The parts of a store that a recording is made from."""
+
+    async def journal(self, turn_id: str) -> list[JournalEntry]: ...
+
+
+async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[Message, ...]) -> TurnRecording:
+    """Return the recording of an ended turn. `history` are the messages that its agent was given.
+
+    Raises RecordingError if the turn has not ended, EventsGoneError if a part of its log is gone.
+    """
+    events = [logged async for page in read_all(store, record.id) for logged in page]
+    if not events or not events[-1].is_last:
+        raise RecordingError(f"turn {record.id} has not ended yet; record it when it has")
+    options = {name: value for name, value in record.options.items() if name != "attachments"}
+    turn = Turn(
+        id=record.id,
+        session_id=record.session_id,
+        principal=record.principal,
+        message=record.message,
+        agent=record.agent,
+        channel=record.channel,
+        history=history,
+        options=options,
+        parent_turn_id=record.parent_turn_id,
+    )
+    return TurnRecording(turn=turn, events=tuple(events), entries=tuple(await store.journal(record.id)))
+
+
+async def recorded_history(store: PastTurns, record: TurnRecord, turns: int, tokens: int) -> tuple[Message, ...]:
+    """Return the messages that the agent of a past turn was given: those from before its session, and its turns.
+
+    A history that was summarised is given as it is without summaries.
+    """
+    recalled = await TrimmedHistory(store, turns, tokens).recall(record)
+    return await imported_history(store, record) + recalled
+
+
+# The file
+
+
+def encode_recording(recording: TurnRecording) -> bytes:
+    return b"".join(line + b"\n" for line in _lines(recording))
+
+
+def _lines(recording: TurnRecording) -> Iterator[bytes]:
+    turn = {name: value for name, value in _plain(recording.turn).items() if name not in _NOT_RECORDED}
+    yield ascii_json({"recording": VERSION, "turnwire": __version__, "turn": turn})
+    for logged in recording.events:
+        yield b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
+            *(logged.position, logged.epoch, logged.at),
+            logged.body,
+        )
+    for entry in recording.entries:
+        # The result is copied as it is: it may have escapes that only the standard library reads.
+        yield b'{"call":%b,"result":%b}' % (ascii_json(replace(entry, result=b"")), entry.result or b"null")
+    for digest, body in recording.requests.items():
+        yield b'{"request":%b,"body":%b}' % (ascii_json(digest), body.encode("ascii"))
+
+
+def decode_recording(data: bytes) -> TurnRecording:
+    """Read a recording. Raises RecordingError, which names the line."""
+    turn: Turn | None = None
+    events: list[LoggedEvent] = []
+    entries: list[JournalEntry] = []
+    requests: dict[str, str] = {}
+    for number, text in enumerate(data.splitlines(), 1):
+        try:
+            line = json.loads(text)
+            if turn is None:
+                turn = _read_head(line)
+            elif "event" in line:
+                body = ascii_json(line["event"])
+                decode_event(body)
+                events.append(LoggedEvent(line["position"], line["epoch"], line["at"], body))
+            elif "call" in line:
+                entry = msgspec.convert(line["call"], JournalEntry)
+                has_result = entry.state == "finished" and entry.kind != "suspension"
+                entries.append(replace(entry, result=_dump(line["result"])) if has_result else entry)
+            else:
+                requests[line["request"]] = json.dumps(line["body"])  # As `journal.fingerprint` writes it.
+        except RecordingError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RecordingError(f"line {number} is not a line of a recording: {error}") from error
+    if turn is None or not events or not events[-1].is_last:
+        raise RecordingError("the file is not a recording, or its end is missing; record the turn again")
+    return TurnRecording(turn=turn, events=tuple(events), entries=tuple(entries), requests=requests)
+
+
+def _read_head(line: Any) -> Turn:
+    version = line.get("recording") if isinstance(line, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if version != VERSION:
+        raise RecordingError(
+            f"the file is no recording of version {VERSION}, which this Turnwire reads; make one with `turnwire record`"
+        )
+    return msgspec.convert(line["turn"], Turn)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return msgspec.to_builtins(value)
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")

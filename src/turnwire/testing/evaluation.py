@@ -1,0 +1,221 @@
+"""Evaluations: recorded turns run again with a model, and what differs in answers, tools, cost and time.
+
+The model is live; tools are not. A call with the recorded name and arguments gets the recorded result, and any other
+call is refused with a text that the model reads. So an evaluation has no effects, unless tools are allowed to run.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import Agent, JournalEntry, keeps_journal
+from turnwire.core.errors import RecordingError
+from turnwire.core.events import ApprovalResponseEvent, Event, ToolCallEvent
+from turnwire.core.journal import RecordedCall, ToolDeniedError, current_journal
+from turnwire.core.recording import TurnRecording
+from turnwire.core.replay import ReplayResult
+from turnwire.core.state import TurnFold
+from turnwire.core.turns import Turn
+from turnwire.reporting.timeline import cost_of, timeline_of
+from turnwire.retrieval.citations import citation_coverage
+from turnwire.settings import ModelPrice
+from turnwire.testing.client import AgentClient, AgentTurn
+
+NOT_RECORDED = "Error: this call is not in the recording, and tools do not run in an evaluation."
+_MAX_DECISIONS = 20
+
+ChangedPart = Literal["outcome", "answer", "tools", "replay"]
+
+
+class TurnFigures(Struct, frozen=True, kw_only=True):
+    """The answer of one turn and what it used. Times are in ms, the cost in US dollars; None is unknown.
+
+    `cited` is the share of the sentences that have a citation.
+    """
+
+    outcome: str
+    answer: str
+    tools: list[tuple[str, dict[str, Any]]]
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    first_token_ms: float | None = None
+    total_ms: float | None = None
+    cited: float = 0.0
+    mode: str | None = None
+
+
+class TurnComparison(Struct, frozen=True, kw_only=True):
+    """A recorded turn beside the same turn as it is now. `similarity` of the answers is from 0 to 1.
+
+    `divergence` is the first difference of a replay.
+    """
+
+    recording: str
+    message: str
+    recorded: TurnFigures
+    now: TurnFigures
+    similarity: float
+    differences: list[ChangedPart]
+    divergence: str | None = None
+
+
+def figures_of(events: "list[LoggedEvent] | tuple[LoggedEvent, ...]", prices: Mapping[str, ModelPrice]) -> TurnFigures:
+    """Return the figures of a whole log."""
+    fold = TurnFold()
+    for logged in events:
+        fold.add(logged)
+    state = fold.state()
+    cost = cost_of(timeline_of(list(events), None, events[-1].at), prices)
+    usage = state.usage
+    return TurnFigures(
+        outcome=state.outcome or "waiting",
+        answer=state.text or (state.error.error if state.error else ""),
+        tools=[(event.tool, event.args) for logged in events if isinstance(event := logged.event, ToolCallEvent)],
+        input_tokens=usage and usage.input_tokens,
+        output_tokens=usage and usage.output_tokens,
+        cost=cost and cost.dollars,
+        first_token_ms=state.timings.get("first_token_ms"),
+        total_ms=state.timings.get("total_ms"),
+        # A quoted block has one marker for all its sentences.
+        cited=1.0 if state.mode == "extractive" else citation_coverage(state.text),
+        mode=state.mode,
+    )
+
+
+def compare_turns(
+    name: str, recording: TurnRecording, events: "tuple[LoggedEvent, ...]", prices: Mapping[str, ModelPrice]
+) -> TurnComparison:
+    """Compare a recorded turn with the log of the same turn now."""
+    recorded, now = figures_of(recording.events, prices), figures_of(events, prices)
+    differences: list[ChangedPart] = []
+    if recorded.outcome != now.outcome:
+        differences.append("outcome")
+    if recorded.answer != now.answer:
+        differences.append("answer")
+    if _multiset(recorded.tools) != _multiset(now.tools):
+        differences.append("tools")
+    return TurnComparison(
+        recording=name,
+        message=recording.turn.message,
+        recorded=recorded,
+        now=now,
+        similarity=round(SequenceMatcher(None, recorded.answer, now.answer, autojunk=False).ratio(), 3),
+        differences=differences,
+    )
+
+
+def compare_replay(
+    name: str, recording: TurnRecording, replay: ReplayResult, prices: Mapping[str, ModelPrice]
+) -> TurnComparison:
+    """Return the comparison of a replay, which has the recorded figures up to its divergence."""
+    same = compare_turns(name, recording, recording.events, prices)
+    if replay.divergence is None:
+        return same
+    return replace(same, differences=["replay"], divergence=str(replay.divergence))
+
+
+async def evaluate_turn(
+    client: AgentClient,
+    name: str,
+    recording: TurnRecording,
+    *,
+    agent: str,
+    options: Mapping[str, Any] | None = None,
+    run_tools: bool = False,
+) -> TurnComparison:
+    """Send a recorded message again, with its history and options, and compare. `options` override the recorded ones.
+
+    Raises RecordingError if the tools of the agent would run and may not.
+    """
+    agents: Any = client.turnwire.agents
+    original: Agent = agents[agent]
+    if not run_tools:
+        if not keeps_journal(original):
+            raise RecordingError(
+                f"the agent {agent!r} keeps no journal, so its tools would run; allow that with --run-tools"
+            )
+        agents[agent] = _AnsweredAgent(original, recording)
+    turn = recording.turn
+    try:
+        sent = await client.send(
+            turn.message,
+            agent=agent,
+            principal=turn.principal,
+            history=turn.history,
+            options={**{key: value for key, value in turn.options.items() if key != "history"}, **(options or {})},
+        )
+        ended = await _decide(client, sent, recording)
+    finally:
+        agents[agent] = original
+    return compare_turns(name, recording, ended.log, client.turnwire.settings.model_prices)
+
+
+async def _decide(client: AgentClient, turn: AgentTurn, recording: TurnRecording) -> AgentTurn:
+    """Decide as the recorded person did about calls of the same tools; deny all others."""
+    calls = {step.id: step.name for step in recording.state().steps}
+    events = [logged.event for logged in recording.events]
+    approved = {
+        calls.get(event.call_id, "") for event in events if isinstance(event, ApprovalResponseEvent) and event.approved
+    }
+    for _ in range(_MAX_DECISIONS):
+        if turn.outcome is not None:
+            break
+        is_allowed = all(request.tool in approved for request in turn.approvals)
+        turn = await client.decide(
+            turn, approved=is_allowed, reason=None if is_allowed else "It was not approved then."
+        )
+    return turn
+
+
+def _multiset(tools: list[tuple[str, dict[str, Any]]]) -> Counter[bytes]:
+    """Return the calls without their order, which parallel calls do not have."""
+    return Counter(msgspec.json.encode(call, order="deterministic") for call in tools)
+
+
+class _AnsweredAgent:
+    """An agent whose tools are answered from a recording, found by name and arguments."""
+
+    journal = True
+    on_crash = "close"
+
+    def __init__(self, agent: Agent, recording: TurnRecording) -> None:
+        self._agent = agent
+        self._calls = _finished_tools(recording)
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        journal = current_journal()
+        if journal is not None:
+            journal.find_recorded = self._find
+        async for event in self._agent.answer(turn):
+            yield event
+
+    def _find(self, entry: JournalEntry) -> RecordedCall | None:
+        if entry.kind != "tool":
+            return None
+        for call in self._calls:
+            if (call.entry.names, call.entry.args) == (entry.names, entry.args):
+                # The same question may be asked again, and has the same answer.
+                self._calls.remove(call)
+                self._calls.append(call)
+                return call
+        raise ToolDeniedError(NOT_RECORDED)
+
+
+def _finished_tools(recording: TurnRecording) -> list[RecordedCall]:
+    started: dict[tuple[int, str], JournalEntry] = {}
+    found: list[RecordedCall] = []
+    for entry in recording.entries:
+        if entry.kind != "tool":
+            continue
+        if entry.state == "started":
+            started[entry.segment, entry.key] = entry
+        elif entry.state == "finished" and (begun := started.get((entry.segment, entry.key))):
+            found.append(RecordedCall(begun, "finished", entry.since, entry.position, entry.result))
+    return found
