@@ -165,12 +165,6 @@ class Run:
         self.note_text(text)
         self._put_text(text)
 
-    def note_text(self, text: str) -> None:
-        """Note a text that is in the log: what the model writes next is another paragraph."""
-        if text:
-            self._begins_reply = False
-            self.has_answered = self.has_text = True
-
     def _put_text(self, text: str) -> None:
         self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
 

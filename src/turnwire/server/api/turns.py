@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 
 from turnwire.core.contracts import TurnFilter, TurnStatus
 from turnwire.core.recording import encode_recording, record_turn, recorded_history
