@@ -38,6 +38,8 @@ class Agent(Protocol):
 
     - `takes_attachments = True`: the files of the message are in `turn.options["attachments"]`. Without it, a message
       with files is refused.
+    - `takes_model = True`: `turn.options["model"]`, if it is there, names the model to use. Without it, a fork with
+      another model is refused.
     - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
       Without it, the turn ends as interrupted.
     - `journal = True`: the agent records its calls in the turn's journal (see `core.journal`). With `on_crash =
@@ -52,6 +54,10 @@ class Agent(Protocol):
 
 def takes_attachments(agent: object) -> bool:
     return getattr(agent, "takes_attachments", False) is True
+
+
+def takes_model(agent: object) -> bool:
+    return getattr(agent, "takes_model", False) is True
 
 
 def resumes(agent: object) -> bool:
@@ -106,12 +112,16 @@ class HistorySource(Protocol):
 class NewTurn(Struct, frozen=True, kw_only=True):
     """A turn to be accepted. `fingerprint` tells a repeated request from a different one with the same key.
 
-    With `session`, the turn begins a new session, which is created in the same step.
+    With `session`, the turn begins a new session, which is created in the same step. A fork names the turn that it
+    copies, and has its own journal, and the checkpoint of its last suspension. If `record` is waiting, so is the turn.
     """
 
     record: TurnRecord
     opening: Sequence[LoggedEvent]
     session: Session | None = None
+    forked_from: str | None = None
+    entries: Sequence["JournalEntry"] = ()
+    checkpoint: bytes | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
 
@@ -203,7 +213,8 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON; the result of an
     `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
     because a restart made the first ones void. An entry of the kind `suspension` begins a segment; its names are the
-    ids of the calls that a person decides about.
+    ids of the calls that a person decides about, and its result is the agent's checkpoint as base64. One without names
+    begins the segment of a fork, in which the agent begins with another message.
 
     `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
     """
@@ -381,7 +392,8 @@ class TurnStore(Protocol):
         With `on_busy="interrupt"`, the session's unfinished turns are commanded to end as superseded in the same step.
         If the caller is cancelled, the turn is accepted, and its watchers are woken, or nothing is written.
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError, SessionNotFoundError,
-        SessionExistsError, StoreFullError; then nothing is written.
+        SessionExistsError, StoreFullError, and for a fork TurnNotFoundError or EventsGoneError if the turn that it
+        copies was erased or has expired meanwhile; then nothing is written.
         """
         ...
 

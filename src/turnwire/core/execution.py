@@ -51,6 +51,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
+from turnwire.core.history import earlier_messages
 from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
@@ -275,7 +276,7 @@ class Execution:
                 log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
             log.append(request)
         if self._journal is not None:
-            self._journal.suspend([request.call_id for request in approval.requests])
+            self._journal.suspend([request.call_id for request in approval.requests], approval.checkpoint)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
         try:
             await log.suspend(Suspension(until, approval.checkpoint))
@@ -290,6 +291,7 @@ class Execution:
     async def _make_turn(self, agent: Agent) -> Turn:
         record = self._record
         history = await self._imported_history() + await self._historian.recall(record)
+        history += tuple(earlier_messages(self._log.fold.state()))
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -371,7 +373,7 @@ class Execution:
                 # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
                 self._response = event
                 encode_event(event)  # An invalid response must fail here, not at the end of the turn.
-                if not log.fold.text and event.content:
+                if event.content and not log.fold.has_answer:
                     log.append(TokenEvent(event.content))
             case ToolCallEvent(call_id=call_id) if call_id in self._decisions:
                 _check_arguments(event, self._decisions[call_id])

@@ -9,6 +9,7 @@ Before a call goes live, everything before it is committed: what happened earlie
 """
 
 import asyncio
+import base64
 import hashlib
 import json
 import logging
@@ -55,6 +56,8 @@ class Recording(Struct):
     """The position of the last event before the segment."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
+    checkpoint: bytes | None = None
+    """The checkpoint that the agent left in that suspension; None if it is not recorded."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
     size: int = 0
     """The bytes of all results, of all segments."""
@@ -74,6 +77,7 @@ class Recording(Struct):
         self.size += len(entry.result)
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
+            self.checkpoint = base64.b64decode(json.loads(entry.result)) if entry.result else None
             self.calls = {}
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
@@ -235,11 +239,16 @@ class TurnJournal:
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
         return await self._begin(base, self._entry("tool", base, (tool,), **details))
 
-    def suspend(self, call_ids: Sequence[str]) -> None:
-        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
+    def suspend(self, call_ids: Sequence[str], checkpoint: bytes = b"") -> None:
+        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint.
+
+        The checkpoint is recorded too, for forks, unless it is too large.
+        """
         segment = self._recording.segment + 1
+        body = json.dumps(base64.b64encode(checkpoint).decode("ascii")).encode("ascii")
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
-        self.record(replace(entry, segment=segment, state="finished"))
+        is_small = len(body) <= self._limits.max_entry_bytes
+        self.record(replace(entry, segment=segment, state="finished", result=body if is_small else b""))
 
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""

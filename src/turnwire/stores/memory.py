@@ -49,6 +49,7 @@ from turnwire.stores.rules import (
     Watchers,
     check_admission,
     check_claim,
+    check_fork,
     read_with_epoch,
     without_attachments,
 )
@@ -364,18 +365,27 @@ class MemoryAdmission:
         if new.session is not None and (principal, session.external_id or "") in tables.session_names:
             raise SessionExistsError(session.external_id or "")
         check_admission(admission, session.id, tables.unfinished[session.id], tables.unfinished[principal])
+        if new.forked_from is not None:
+            check_fork(new.forked_from, tables.turn(new.forked_from).record.first_kept)
         if new.session is not None:
             tables.add_session(session)
         siblings = tables.session_turns[session.id]
         if record.parent_turn_id is None and siblings:
             record = replace(record, parent_turn_id=siblings[-1])
         head = LogHead(record.id, record.epoch, len(new.opening))
-        tables.turns[record.id] = StoredTurn(record, head, list(new.opening), new.fingerprint)
+        tables.turns[record.id] = StoredTurn(
+            record,
+            head,
+            list(new.opening),
+            new.fingerprint,
+            checkpoint=new.checkpoint or b"",
+            entries=list(new.entries),
+        )
         siblings.append(record.id)
         if admission.on_busy == "interrupt":
             for turn_id in tables.queue.unfinished(session.id):
                 await self._claims.command(Command(turn_id, "superseded"))
-        is_ready = tables.queue.add(session.id, record.id)
+        is_ready = tables.queue.add(session.id, record.id, queued=record.phase == "queued")
         tables.unfinished[session.id] += 1
         tables.unfinished[principal] += 1
         for kind, name in (("key", new.idempotency_key), ("id", record.external_id)):
