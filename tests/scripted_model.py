@@ -175,6 +175,10 @@ class ScriptedModel:
         self.embed: Callable[[str], list[float]] = toy_embedding
         """Makes the vectors. The failures in `embedding_failures` are answered first."""
         self.embedding_failures: list[Failure] = []
+        self.otherwise: Plan | None = None
+        """Answers every request after the planned ones."""
+        self.is_strict = False
+        """If true, a conversation with a tool call without its results, or the reverse, is a mistake."""
         self.models: list[str] | Failure = ["small"]
         self.owner = "library"
         self._plans = list(plans)
@@ -249,10 +253,14 @@ class ScriptedModel:
         return await self._watched(connection.send_answer(reply, wire, request.body), connection)
 
     def _next_reply(self, request: Request) -> Reply:
-        if not self._plans:
+        if self.is_strict and (problem := unpaired_calls(request.body)):
+            self.mistakes.append(AssertionError(f"{problem}: {request.body}"))
+            return fails(400, message=problem)
+        if not self._plans and self.otherwise is None:
             self.unplanned += 1
             return fails(400, message="Nothing more was planned.")
-        plan = self._plans.pop(0)
+        plan = self._plans.pop(0) if self._plans else self.otherwise
+        assert plan is not None
         return plan if isinstance(plan, Answer | Failure) else plan(request)
 
     async def _watched(self, sending: Any, connection: "_Connection") -> bool:
@@ -297,6 +305,32 @@ class ScriptedModel:
         if self.mistakes:
             raise self.mistakes[0]
         assert not self.unplanned, f"asked {self.unplanned} times more than planned: {self.requests[-1]}"
+
+
+def unpaired_calls(body: dict[str, Any]) -> str | None:
+    """Return what is wrong with the tool calls of a conversation, as the strictest providers see it, or None.
+
+    The results of all calls of a reply follow it at once, and no result comes without its call. The conversation ends
+    with a message of the user or with results.
+    """
+    open_ids: list[str] = []
+    kind = ""
+    for item in body.get("messages") or body.get("input") or []:
+        kind = item.get("role") or item["type"]
+        if kind in ("tool", "function_call_output"):
+            call_id = item.get("tool_call_id") or item.get("call_id")
+            if call_id not in open_ids:
+                return f"the result of {call_id} has no call"
+            open_ids.remove(call_id)
+        elif kind == "function_call":
+            open_ids.append(item["call_id"])
+        elif open_ids:
+            return f"the calls {open_ids} have no results"
+        else:
+            open_ids += [call["id"] for call in item.get("tool_calls") or ()]
+    if open_ids:
+        return f"the calls {open_ids} have no results"
+    return None if kind in ("user", "tool", "function_call_output") else f"the conversation ends with {kind}"
 
 
 def toy_embedding(text: str) -> list[float]:

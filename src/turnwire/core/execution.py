@@ -49,6 +49,7 @@ from turnwire.core.events import (
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
+    UsageEvent,
 )
 from turnwire.core.follow import read_all
 from turnwire.core.history import earlier_messages
@@ -253,7 +254,7 @@ class Execution:
         if self._recording.calls:
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
-                    if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):
+                    if not (self._is_not_repeated(logged.event) or log.fold.is_void(logged.position)):
                         self._logged[_comparable(logged.event)] += 1
 
     def _hands_over(self) -> bool:
@@ -399,13 +400,18 @@ class Execution:
 
     def _is_logged(self, event: Event) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
-        if isinstance(event, _NOT_REPEATED):
+        if self._is_not_repeated(event):
             return False
         body = _comparable(encode_event(event)[0])
         if self._logged[body] <= 0:
             return False
         self._logged[body] -= 1
         return True
+
+    def _is_not_repeated(self, event: Event) -> bool:
+        # Only an agent that journals steps of its own reports the usage of a finished call again.
+        steps_only = self._journal is not None and self._journal.has_steps_only
+        return isinstance(event, _NOT_REPEATED) or (isinstance(event, UsageEvent) and not steps_only)
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""

@@ -173,7 +173,8 @@ class TurnJournal:
         self._open: set[str] = set()
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
-        self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
+        self.has_steps_only = all(call.entry.kind == "tool" for call in calls.values())
+        """Whether the recorded calls are steps of a generator, and none is a model call."""
 
     @property
     def position(self) -> int:
@@ -189,7 +190,7 @@ class TurnJournal:
 
         Agents that journal their model calls do not yield the text of a finished call again.
         """
-        return self._steps_only and bool(self._unmet)
+        return self.has_steps_only and bool(self._unmet)
 
     def is_void(self, position: int) -> bool:
         return self._log.fold.is_void(position)

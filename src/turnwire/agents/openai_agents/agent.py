@@ -1,12 +1,23 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 import asyncio
+import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
+from agents import (
+    Agent,
+    Model,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    RunConfig,
+    RunHooks,
+    RunResultStreaming,
+    Session,
+    TResponseInputItem,
+)
 from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
@@ -38,6 +49,8 @@ class OpenAIAgentsAgent:
     A turn whose worker was lost continues from its journal, unless `on_crash="close"` or there is a `session`, which
     has the messages of the lost run already. `idempotent` names the tools that may run again if they break off.
     """
+
+    takes_model = True
 
     def __init__(
         self,
@@ -102,7 +115,10 @@ class OpenAIAgentsAgent:
                 code="diverged",
                 retryable=True,
             )
-        options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
+        config = self._config
+        if turn.options.get("model"):
+            config = replace(config, model=_named_model(config.model or self._agent.model, turn.options["model"]))
+        options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": config}
         if self._session is not None:
             options["session"] = self._session(turn)
             if turn.resumption is None:
@@ -115,6 +131,15 @@ class OpenAIAgentsAgent:
         message: TResponseInputItem = {"role": "user", "content": turn.message}
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
         return start_run(self._runner, run, agent, [*history, message], options)
+
+
+def _named_model(model: Model | str | None, name: str) -> Model | str:
+    """Return the model of this name: of the same client, if the agent has one of its own."""
+    if not isinstance(model, OpenAIChatCompletionsModel | OpenAIResponsesModel):
+        return name
+    named = copy.copy(model)
+    named.model = name
+    return named
 
 
 async def _result_of(value: Any) -> Any:

@@ -4,7 +4,7 @@ The state is stored without the application's context, which may hold anything; 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from agents import Agent, RunResultStreaming, RunState, UserError
@@ -55,7 +55,8 @@ async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, ru
     """Return the run's state with the decisions applied, and record the denied calls. Raises AgentError."""
     checkpoint = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
     try:
-        state = await RunState.from_json(agent, checkpoint.state, context_deserializer=lambda stored: context)
+        stored = {**checkpoint.state, "original_input": _plain_input(checkpoint.state.get("original_input"))}
+        state = await RunState.from_json(agent, stored, context_deserializer=lambda stored: context)
     except UserError as error:
         raise AgentError(
             "the agent has changed since it asked for approval, and cannot continue; send the message again"
@@ -68,6 +69,24 @@ async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, ru
             path = checkpoint.paths.get(decision.call_id, ())
             run.queue.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
     return state
+
+
+def _plain_input(items: Any) -> Any:
+    """Return the input of a stored run as it was before.
+
+    The SDK stores a message of the assistant in a form that its own chat model does not accept.
+    """
+    if not isinstance(items, list):
+        return items
+    return [_plain_message(item) for item in cast("list[dict[str, Any]]", items)]
+
+
+def _plain_message(item: dict[str, Any]) -> dict[str, Any]:
+    match item:
+        case {"role": "assistant", "content": [{"type": "output_text", "text": text}], **rest} if "type" not in rest:
+            return {"role": "assistant", "content": text}
+        case _:
+            return item
 
 
 def _decide(state: RunState[Any, Agent[Any]], decisions: Sequence[Decision]) -> None:

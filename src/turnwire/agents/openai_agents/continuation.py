@@ -44,6 +44,7 @@ async def recorded_reply(call: JournaledCall, run: Run) -> ResponseCompletedEven
     response = Response.construct(**call.result)
     text = response.output_text
     run.has_answered = run.has_answered or bool(text)
+    run.has_text = run.has_text or (call.is_shown and bool(text))
     if not call.is_shown:
         if text:
             run.add_text(text)

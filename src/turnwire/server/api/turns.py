@@ -3,15 +3,16 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import TurnFilter, TurnStatus
 from turnwire.core.follow import read_all
+from turnwire.core.runner import ForkRequest
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
-from turnwire.server.messages import ApprovalBody
+from turnwire.server.messages import ApprovalBody, ForkBody, check_key
 from turnwire.server.services import Services
 from turnwire.server.turns import logged_json, snapshot_json, turn_json, turn_state
 
@@ -58,6 +59,34 @@ async def cancel(services: ServicesDep, caller: Writing, id: PathId) -> Json:
     record = await services.store.find_turn(caller.principal, id)
     await services.runner.cancel(record.id)
     return await _snapshot(services, caller.principal, record.id)
+
+
+@router.post("/{id}/fork", summary="Start a turn that shares this one's log up to a position", status_code=201)
+async def fork(
+    services: ServicesDep,
+    caller: Writing,
+    id: PathId,
+    body: ForkBody,
+    response: Response,
+    idempotency_key: Annotated[str, Header()] = "",
+) -> Json:
+    source = await services.store.find_turn(caller.principal, id)
+    key = check_key(idempotency_key)
+    accepted = await services.runner.fork(
+        ForkRequest(
+            source=source,
+            position=body.position,
+            message=body.message,
+            agent=body.agent,
+            model=body.model,
+            by=caller.principal,
+            idempotency_key=key,
+            fingerprint=body.fingerprint(source.id) if key else "",
+            on_busy=body.on_busy,
+        )
+    )
+    response.status_code = 201 if accepted.created else 200
+    return await _snapshot(services, caller.principal, accepted.record.id)
 
 
 @router.post("/{id}/approvals/{call_id}", summary="Allow or deny a tool call that a turn waits for")
