@@ -18,7 +18,8 @@ export function viewOfState(state: TurnState, position: number): TurnView {
   const phase = state.outcome ? "ended" : approvals.length ? "waiting" : position > 2 ? "running" : "starting";
   return asBase({
     ...EMPTY_VIEW,
-    ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent, message: state.message }),
+    ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent }),
+    ...omitUndefined({ message: state.follow_ups?.at(-1)?.content ?? state.message }),
     ...omitUndefined({ text: state.text, citations: state.citations, toolsUsed: state.tools_used, timings: state.timings }),
     position,
     phase,
@@ -32,12 +33,16 @@ export function viewOfState(state: TurnState, position: number): TurnView {
     error: state.error,
     outcome: state.outcome,
     reason: state.reason,
+    forkedFrom: state.forked_from,
+    forkedAt: state.forked_at,
+    restarts: state.restarts ?? 0,
   });
 }
 
 function stepOfState({ answer_offset: answerOffset, agent_path: agentPath = [], ...step }: TurnStep): StepView {
   const { kind, id, name, position, state = "running", args, result, progress, reason, ms } = step;
-  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...omitUndefined({ progress, reason, ms }) };
+  const more = omitUndefined({ progress, reason, ms, endPosition: step.end_position });
+  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...more };
   if (kind === "search") {
     return { ...seen, ...omitUndefined({ query: (args as { query?: string })?.query, hits: result as Hit[] | undefined }) };
   }

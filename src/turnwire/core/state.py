@@ -205,7 +205,8 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, {})
                 outcome = "succeeded" if event.success else "failed"
-                self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
+                end = logged.position
+                self._change(logged, step, state=outcome, result=event.result, ms=event.ms, end_position=end)
                 self._note_tool(event.tool)
                 self._result_positions[step.position] = logged.position
                 self._pass_border(logged)
@@ -232,6 +233,7 @@ class TurnFold:
             case RestartEvent():
                 self._rewind(event.from_position)
                 self._restarts.append((logged.position, event.from_position))
+                state.restarts = self.restarts
             case UsageEvent():
                 if logged.position > (state.forked_at or 0):  # The turn that was forked has counted the rest.
                     state.usage = add_usage(state.usage, event)
