@@ -9,7 +9,15 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.serving import Puppet, Served
-from turnwire.core.events import Event, ReasoningEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    Event,
+    ReasoningEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 
 
 async def test_inspector_shows_a_turn_live_and_finished(

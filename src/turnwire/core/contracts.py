@@ -236,6 +236,26 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: bytes = b""
 
 
+class Seal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The evidence for an ended turn's log and journal (see `core.seals`). Digests are SHA-256, in hexadecimal.
+
+    `events` and `entries` are the numbers of lines, `log` and `journal` the digests of all of them, `last` that of the
+    last event and `marks` that of the marks, which expire with the events. The signature is of the root.
+    """
+
+    turn_id: str
+    events: int
+    entries: int
+    log: str
+    journal: str
+    last: str
+    marks: str
+    sealed_at: int
+    signature: str | None = None
+    log_marks: bytes = b""
+    journal_marks: bytes = b""
+
+
 Refusal = StoreError | TurnEndedError
 Settle = Callable[[int, Refusal | None], None]
 Wake = Callable[[Sequence[LoggedEvent]], None]
@@ -373,10 +393,21 @@ class LogStore(LogReader, Protocol):
         """
         ...
 
+    async def seal(self, turn_id: str) -> Seal | None:
+        """Return the seal of an ended turn; None if it has none yet, or was sealed by a version without seals.
+
+        Raises TurnNotFoundError.
+        """
+        ...
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        """Return ended turns of all principals, by ascending ids."""
+        ...
+
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
 
-        The journal of a turn is sealed and dropped with its events.
+        The journal of a turn is sealed and dropped with its events. Its seal stays, without the marks.
 
         Runs in small steps that do not hold up appends. Not promised: that all of it is done in one call.
         """

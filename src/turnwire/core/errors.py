@@ -28,6 +28,7 @@ TurnwireError
 │   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
+│   ├── SealNotFoundError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
 ├── RestartedError            a restart has made void what a stream has already sent
@@ -277,6 +278,11 @@ class DocumentNotFoundError(NotFoundError):
 class KeyNotFoundError(NotFoundError):
     code = "key_not_found"
     noun = "API key"
+
+
+class SealNotFoundError(NotFoundError):
+    code = "seal_not_found"
+    noun = "sealed turn"
 
 
 class SessionNotFoundError(NotFoundError):

@@ -3,13 +3,16 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import TurnFilter, TurnStatus
+from turnwire.core.errors import SealNotFoundError
 from turnwire.core.follow import read_all
 from turnwire.core.runner import ForkRequest
+from turnwire.core.seals import root_of
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody, ForkBody, check_key
@@ -52,6 +55,15 @@ async def log(services: ServicesDep, caller: Reading, id: PathId) -> Response:
     name = f'attachment; filename="turn-{record.id}.jsonl"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
     return StreamingResponse(_lines(first, pages), 200, headers, "application/jsonl")
+
+
+@router.get("/{id}/seal", summary="The seal of an ended turn, to check its log with")
+async def seal(services: ServicesDep, caller: Reading, id: PathId) -> Json:
+    record = await services.store.find_turn(caller.principal, id)
+    found = await services.store.seal(record.id)
+    if found is None:
+        raise SealNotFoundError(record.id)
+    return {"version": 1, **msgspec.to_builtins(found), "root": root_of(found)}
 
 
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")

@@ -35,6 +35,7 @@ class SqliteStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        seal_key: bytes | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self._folder = folder
@@ -50,12 +51,14 @@ class SqliteStore:
         claims = SqliteClaims(self.readers, writer, turns)
         registry = SqliteRegistry(self.readers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
-        maintenance = SqliteMaintenance(writer, turns)
+        maintenance = SqliteMaintenance(writer, turns, seal_key)
 
         self.read = queries.read
         self.watch = turns.watchers.add
         self.append = writer.append
         self.journal = queries.journal
+        self.seal = queries.seal
+        self.ended_turns = queries.ended_turns
         self.maintain = maintenance.maintain
 
         self.create_turn = SqliteAdmission(writer, turns).create_turn
