@@ -171,7 +171,7 @@ async def test_fork_at_every_position_goes_on_with_another_message(bench: Bench,
                 assert (state.message, [each.content for each in state.follow_ups]) == (QUESTION, [OTHER])
             else:
                 assert asked == [OTHER]
-                assert (state.message, state.follow_ups) == (OTHER, [])
+                assert (state.message, state.follow_ups) == (OTHER, ())
             # The next turn of the session, after the fork, has a history that is accepted too.
             later = await desk.start("Thanks", session_id=turn.session_id, parent_turn_id=turn.id)
             assert (await finish(desk, later)).outcome == "completed"

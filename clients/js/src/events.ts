@@ -284,7 +284,6 @@ export interface TurnStep {
   reason?: string;
   ms?: number;
   agent_path?: string[];
-  end_position?: number;
 }
 
 /** A turn as the server folds its log, up to `position`. Absent fields are empty. */

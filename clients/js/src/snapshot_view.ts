@@ -41,8 +41,7 @@ export function viewOfState(state: TurnState, position: number): TurnView {
 
 function stepOfState({ answer_offset: answerOffset, agent_path: agentPath = [], ...step }: TurnStep): StepView {
   const { kind, id, name, position, state = "running", args, result, progress, reason, ms } = step;
-  const more = omitUndefined({ progress, reason, ms, endPosition: step.end_position });
-  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...more };
+  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...omitUndefined({ progress, reason, ms }) };
   if (kind === "search") {
     return { ...seen, ...omitUndefined({ query: (args as { query?: string })?.query, hits: result as Hit[] | undefined }) };
   }

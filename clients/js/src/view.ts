@@ -47,7 +47,7 @@ export interface StepView {
   reason?: string;
   decision?: { approved: boolean; reason?: string; by?: string };
   ms?: number;
-  /** The position of a tool's result. */
+  /** The position of a tool's result; not known in the view of a snapshot. */
   endPosition?: number;
   agentPath: string[];
 }

@@ -205,8 +205,7 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, {})
                 outcome = "succeeded" if event.success else "failed"
-                end = logged.position
-                self._change(logged, step, state=outcome, result=event.result, ms=event.ms, end_position=end)
+                self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
                 self._note_tool(event.tool)
                 self._result_positions[step.position] = logged.position
                 self._pass_border(logged)
@@ -257,7 +256,7 @@ class TurnFold:
         _, pieces, length = self._marks[-1]
         offset = length + sum(map(len, self._pieces[pieces:]))
         follow_up = FollowUp(content=event.content, position=logged.position, answer_offset=offset)
-        self._state.follow_ups.append(follow_up)
+        self._state.follow_ups += (follow_up,)
         for step in self._state.steps:
             if step.state in ("running", "waiting"):
                 self._change(logged, step, state="failed", result={"error": "cancelled"})
@@ -344,7 +343,7 @@ class TurnFold:
             _, target, name, before = self._changes.pop()
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
-        self._state.follow_ups = [each for each in self._state.follow_ups if each.position <= position]
+        self._state.follow_ups = tuple(each for each in self._state.follow_ups if each.position <= position)
         self._rewind_approvals(position)
         self._borders = [border for border in self._borders if border <= position] or [OPENING_POSITION]
         self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}

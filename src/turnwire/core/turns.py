@@ -86,7 +86,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Step(Struct, kw_only=True, omit_defaults=True):
     """A tool call, a search, a review or a handoff; `answer_offset` is the length of the answer before it.
 
-    `reason` says why the step needs a person's approval. `end_position` is that of a tool's result.
+    `reason` says why the step needs a person's approval.
     """
 
     kind: Literal["tool", "search", "review", "handoff"]
@@ -101,7 +101,6 @@ class Step(Struct, kw_only=True, omit_defaults=True):
     reason: str | None = None
     ms: float | None = None
     agent_path: tuple[str, ...] = ()
-    end_position: int | None = None
 
 
 class FollowUp(Struct, frozen=True, kw_only=True):
@@ -136,7 +135,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     forked_from: str | None = None
     forked_at: int | None = None
     restarts: int = 0
-    follow_ups: list[FollowUp] = field(default_factory=list[FollowUp])
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 _TITLE_LENGTH = 60
