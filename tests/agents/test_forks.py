@@ -74,12 +74,12 @@ class Bench:
             return f"sent to {to}"
 
         if kind == "chat completions":
-            tools = [look, tool(idempotent=True)(count), tool(needs_approval=True)(send)]
-            self.agent: Any = ChatCompletionsAgent("small", base_url=server.url, tools=tools, retries=0)
+            own = [look, tool(idempotent=True)(count), tool(needs_approval=True)(send)]
+            self.agent: Any = ChatCompletionsAgent("small", base_url=server.url, tools=own, retries=0)
             self._close = self.agent.close
         else:
             model = sdk_model(server.url, api=kind)
-            tools = [function_tool(look), function_tool(count), function_tool(send, needs_approval=True)]
+            tools: list[Any] = [function_tool(look), function_tool(count), function_tool(send, needs_approval=True)]
             sdk_agent = Agent(name="Desk", instructions="Be kind.", model=model, tools=tools)
             self.agent = OpenAIAgentsAgent(sdk_agent, idempotent=["count"])
             self._close = model._client.close  # type: ignore[attr-defined]
