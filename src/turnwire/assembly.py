@@ -115,6 +115,7 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
     common = _StoreOptions(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
     if settings.commit_interval is not None:
         common["commit_interval"] = settings.commit_interval
+    common["seal_key"] = seal_key_of(settings)
     if kind == "memory":
         return MemoryStore(**common)
     if kind == "postgres":
@@ -122,11 +123,16 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
     return SqliteStore(settings.data, **common)
 
 
+def seal_key_of(settings: Settings) -> bytes | None:
+    return None if settings.seal_key is None else settings.seal_key.get_secret_value().encode()
+
+
 class _StoreOptions(TypedDict):
     """The options that every store takes."""
 
     lease: float
     keeps_outbox: bool
+    seal_key: NotRequired[bytes | None]
     commit_interval: NotRequired[float]
 
 
@@ -145,7 +151,7 @@ def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
     )
 
 
-def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
+def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExport, PostgresImport]":
     """Return the source and the target of a move from SQLite to PostgreSQL. Raises StoreUnusableError."""
     try:
         from turnwire.stores.postgres.transfer import PostgresImport
@@ -155,7 +161,7 @@ def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
 
     if not (folder / DATABASE_NAME).exists():
         raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
-    return SqliteExport(folder), PostgresImport(url)
+    return SqliteExport(folder), PostgresImport(url, seal_key=seal_key_of(settings))
 
 
 def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:

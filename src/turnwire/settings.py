@@ -249,6 +249,12 @@ class Settings(BaseSettings):
     stream_lifetime: float = Field(default=900, gt=0, description="A stream is asked to reconnect after this long.")
     keep_logs: float = Field(default=30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
 
+    seal_key: SecretStr | None = Field(
+        default=None,
+        min_length=32,
+        description="The key that the seals of logs are signed with: at least 32 random characters.",
+    )
+
     open_metrics: bool = Field(
         default=False, description="Serve `/metrics` without a key, to every client that reaches the port."
     )

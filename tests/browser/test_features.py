@@ -22,6 +22,7 @@ from turnwire.core.events import (
     CitationEvent,
     Hit,
     ResponseEvent,
+    RestartEvent,
     ReviewEvent,
     SearchEvent,
     ToolCallEvent,
@@ -401,3 +402,36 @@ async def test_host_application_without_a_user_is_asked_for_no_key(browser: Brow
         await page.part("new").click()
         await page.ask("And now?")
         await expect(page.part("signed-out")).to_be_visible()
+
+
+async def test_answer_is_branched_after_a_step(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("Tea?")
+        part = await puppet.part()
+        part.say(ToolCallEvent("c1", "find", {"what": "tea"}), ToolResultEvent("c1", "find", True, "tin", 5), "Green.")
+        part.end()
+        await expect(page.part("answer")).to_contain_text("Green.")
+        await page.part("steps").get_by_role("button").first.click()
+        await page.part("step-tool").locator("summary").click()
+        await page.part("branch").click()
+        again = await puppet.part()
+        assert [message.role for message in again.turn.history] == ["user", "assistant", "tool", "assistant"]
+        again.say("Black.")
+        again.end()
+        await expect(page.part("answer")).to_contain_text("Black.")
+        await expect(page.part("version")).to_have_text("2 / 2")
+        await expect(page.part("forked")).to_contain_text("at position 4")
+
+
+async def test_answer_that_was_continued_says_so_in_one_line(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("Tea?")
+        part = await puppet.part()
+        part.say("Gre", RestartEvent(2, "worker_lost"), "Black ")
+        await expect(page.part("continued")).to_have_text("Continues after a restart.")
+        part.say("tea.")
+        part.end()
+        await expect(page.part("continued")).to_have_text("Continued after a restart.")
+        await expect(page.part("answer")).to_have_text("Black tea.")
+        await page.page.reload()
+        await expect(page.part("continued")).to_have_text("Continued after a restart.")

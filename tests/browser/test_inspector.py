@@ -9,7 +9,15 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.serving import Puppet, Served
-from turnwire.core.events import Event, ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    Event,
+    ReasoningEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 
 
 async def test_inspector_shows_a_turn_live_and_finished(
@@ -217,3 +225,30 @@ async def test_missing_or_foreign_turn_has_a_page_that_leads_on(browser: Browser
         await expect(page.part("key")).to_be_hidden()
         await page.part("missing").get_by_role("link", name="All turns").click()
         await expect(page.part("no-turns")).to_contain_text("no turns yet")
+
+
+async def test_turn_is_branched_at_the_shown_position(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        turn_id = await answered(server, puppet, "When?", *SUPERVISED)
+        async with tab(browser, server.url, f"/turns/{turn_id}") as page:
+            await page.part("scrubber").fill("9")
+            await page.part("branch-message").fill("And back?")
+            await page.part("branch").click()
+            part = await puppet.part()
+            assert (part.turn.message, part.turn.history[0].content) == ("And back?", "When?")
+            part.say("At ten.")
+            part.end()
+            await expect(page.part("forked")).to_contain_text("at position 9")
+            await expect(page.part("seen")).to_contain_text("At ten.")
+            await expect(page.part("asked")).to_have_text("And back?")
+            assert not await violations(page)
+            await page.part("forked").get_by_role("link").click()
+            await expect(page.part("asked")).to_have_text("When?")
+
+
+async def test_inspector_shows_the_part_of_each_worker(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        turn_id = await answered(server, puppet, "When?", "It leaves ", RestartEvent(2, "worker_lost"), "At nine.")
+        async with tab(browser, server.url, f"/turns/{turn_id}") as page:
+            await expect(page.part("facts")).to_contain_text("1: 1–3, 2: 4–7")
+            await expect(page.part("seen")).to_contain_text("At nine.")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import sqlite3
+import zlib
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from ipaddress import ip_address
@@ -17,7 +18,7 @@ from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from tests.channels.console.typist import serving_agents, typing
-from tests.serving import quick_settings, within
+from tests.serving import quick_settings, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.cli.serve import welcome
@@ -25,11 +26,12 @@ from turnwire.cli.web_server import listen, url_of
 from turnwire.core.events import Event, UsageEvent
 from turnwire.core.follow import follow
 from turnwire.server.messages import MessageBody
+from turnwire.stores.sqlite import SqliteStore
 
 LEAVE_ALTERNATE_SCREEN = "\x1b[?1049l"
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
-    *("dev", "worker", "doctor", "record", "replay", "eval"),
+    *("dev", "worker", "doctor", "record", "replay", "eval", "fork", "verify"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )
@@ -379,3 +381,61 @@ def test_data_folder_is_read_from_the_environment(data: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_DATA_HOME", str(data.parent))
     data.rename(data.parent / "turnwire")
     assert len(call("turns").output.splitlines()) == 2
+
+
+async def seal_all(folder: Path, key: str) -> None:
+    store = SqliteStore(folder, seal_key=key.encode())
+    await store.open()
+    await store.maintain(expire_before=0)
+    await store.close()
+
+
+def test_verify_names_the_turn_and_the_position_that_were_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "k" * 32
+    folder = filled_folder(tmp_path / "data", "one", "two", "three")
+    assert "3 unsealed" in call("verify", "--all", "--data", folder).output
+    asyncio.run(seal_all(folder, key))
+    assert call("verify", "--data", folder).exit_code == 2
+    result = call("verify", "--all", "--data", folder)
+    assert (result.exit_code, result.output) == (0, "3 intact.\n")
+    monkeypatch.setenv("TURNWIRE_SEAL_KEY", key)
+    assert call("verify", "--all", "--data", folder).exit_code == 0
+    with sqlite3.connect(folder / "turnwire.db") as connection:
+        rows = connection.execute("SELECT turn, body, id FROM sealed_log JOIN turn ON turn = number").fetchall()
+        number, body, turn_id = rows[1]
+        lines = zlib.decompress(body).replace(b'"TWO"', b'"TOO"')
+        connection.execute("UPDATE sealed_log SET body = ? WHERE turn = ?", (zlib.compress(lines), number))
+    connection.close()
+    result = call("verify", "--all", "--data", folder)
+    assert result.exit_code == 1
+    assert f"{turn_id}: its log was changed" in result.output
+    assert "from position 3 on" in result.output
+    assert "2 intact, 1 broken" in result.output
+    (line,) = call("verify", turn_id[-8:], "--json", "--data", folder).output.splitlines()
+    assert (json.loads(line)["state"], json.loads(line)["position"]) == ("broken", 3)
+    monkeypatch.setenv("TURNWIRE_SEAL_KEY", "another" * 5)
+    assert "3 broken" in call("verify", "--all", "--data", folder).output
+    assert "2 intact, 1 broken" in call("verify", "--all", "--data", folder, "--seal-key", key).output
+
+
+def test_fork_without_a_server_says_what_to_do(tmp_path: Path) -> None:
+    folder = filled_folder(tmp_path / "data", "one")
+    result = call("fork", "01a1e348", "--at", "3", "--data", folder)
+    assert result.exit_code == 1
+    assert "turnwire serve" in result.output
+
+
+async def test_fork_starts_a_turn_on_the_server(tmp_path: Path) -> None:
+    async def echo(turn: Turn) -> AsyncIterator[Event | str]:
+        yield turn.message.upper()
+
+    async with serving(Turnwire(echo, settings=quick_settings(tmp_path))) as server:
+        turn_id = await server.start("one")
+        await server.ended(turn_id)
+        arguments = ("fork", turn_id[-10:], "--at", "3", "--message", "two", "--url", server.url, "--data", tmp_path)
+        result = await asyncio.to_thread(call, *arguments)
+        fork = await server.ended(result.output.strip())
+        assert (fork["message"], fork["state"]["forked_from"]) == ("two", turn_id)
+        assert fork["state"]["text"] == "ONE\n\nTWO"

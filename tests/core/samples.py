@@ -41,7 +41,7 @@ texts = st.text(alphabet=st.one_of(st.sampled_from(HOSTILE + "a é日😀"), st.
 
 # One event of every type, with every field.
 FULL: list[Event] = [
-    SessionEvent("s1", "t1", "echo"),
+    SessionEvent("s1", "t1", "echo", forked_from="t0", forked_at=3),
     MessageEvent("hello", "ann", "http"),
     StatusEvent("reading"),
     HandoffEvent("writer"),

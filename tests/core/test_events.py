@@ -14,7 +14,7 @@ EVENTS: tuple[type[Any], ...] = get_args(Event)
 
 # Released names keep their meaning for ever: only add lines here, or fields at the end of a line.
 RELEASED = {
-    "session": "session_id turn_id agent",
+    "session": "session_id turn_id agent forked_from forked_at",
     "message": "content by channel",
     "status": "text",
     "handoff": "agent",

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
-from tests.serving import PATIENCE, serving
+from tests.serving import PATIENCE, error_of, quick_settings, saying, serving
+from turnwire import Turnwire
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 __all__ = ["model_server"]
@@ -50,9 +52,22 @@ def use_tool(request: Request) -> Answer:
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
+SCRIPTS = ("check_log",)
+"""Examples without an agent."""
 ANSWERING = [
-    pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else []) for example in EXAMPLES
+    pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else [])
+    for example in EXAMPLES
+    if example.stem not in SCRIPTS
 ]
+
+
+def load(example: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("example", ANSWERING, ids=lambda example: example.stem)
@@ -64,11 +79,7 @@ async def test_example_answers_a_message(
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     model_server.keeps_alive = False
     model_server.plan(use_tool, use_tool)
-    spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(example)
     mounted = hasattr(module, "turnwire")
     turnwire = module.turnwire if mounted else module.app.lifespan
     async with serving(turnwire, module.app, path="/agent" if mounted else "") as server:
@@ -89,3 +100,28 @@ def test_examples_of_tests_pass_without_a_key(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+async def test_downloaded_log_is_checked_against_its_seal(tmp_path: Path) -> None:
+    check = load(ROOT / "docs" / "examples" / "check_log.py").check
+    key = "k" * 32
+    turnwire = Turnwire(saying("Grüße, ", "Ünï."), settings=quick_settings(tmp_path, seal_key=key))
+    async with serving(turnwire) as server:
+        turn_id = await server.start("Hello")
+        await server.ended(turn_id)
+        assert error_of(await server.http.get(f"/v1/turns/{turn_id}/seal"), 404)["code"] == "seal_not_found"
+        await turnwire.store.maintain(expire_before=0)
+        log = (await server.http.get(f"/v1/turns/{turn_id}/log.jsonl")).content
+        seal = (await server.http.get(f"/v1/turns/{turn_id}/seal")).json()
+    assert check(log, seal, key) is None
+    assert check(log, seal) is None
+    assert "not signed" in check(log, seal, "another")
+    lines = log.splitlines(keepends=True)
+    for number in range(len(lines)):
+        changed = [*lines[:number], lines[number].replace(b'"type"', b'"typo"'), *lines[number + 1 :]]
+        assert f"position {number + 1} was changed" in check(b"".join(changed), seal, key)
+        dropped = [*lines[:number], *lines[number + 1 :]]
+        assert check(b"".join(dropped), seal, key) is not None
+    moved = log.replace(b'"position":3', b'"position":9').replace(b'"position":4', b'"position":3')
+    assert "position 3" in check(moved, seal, key)
+    assert "signed" in check(log, {**seal, "events": 4}, key)

@@ -8,7 +8,11 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, stored_counts, upload, user
 from tests.serving import Client, Puppet, Served, error_of
 
-BODIES = {"post": {"message": "Mine now", "approved": True}, "put": {"value": "up"}, "patch": {"title": "Mine now"}}
+BODIES = {
+    "post": {"message": "Mine now", "approved": True, "position": 3},
+    "put": {"value": "up"},
+    "patch": {"title": "Mine now"},
+}
 
 
 @pytest.fixture

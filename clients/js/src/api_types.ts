@@ -52,6 +52,15 @@ export interface TurnRecord {
   feedback?: Feedback | null;
 }
 
+/** Where a turn is forked, and what the new turn goes on with; by default it continues as it is. */
+export interface ForkOptions {
+  /** The last position that the turns share. */
+  position: number;
+  message?: string;
+  agent?: string;
+  model?: string;
+}
+
 export interface Feedback {
   value: "up" | "down";
   note: string | null;

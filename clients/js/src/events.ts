@@ -11,15 +11,17 @@ interface EventBase {
   agent_path?: string[];
 }
 
-/** Always the first: the session, the turn and its agent. */
+/** Always the first: the session, the turn and its agent. A fork has the events of another turn, up to `forked_at`. */
 export interface SessionEvent extends EventBase {
   type: "session";
   session_id: string;
   turn_id: string;
   agent: string;
+  forked_from?: string;
+  forked_at?: number;
 }
 
-/** Always the second: the message to answer. */
+/** Always the second: the message to answer. A fork with another message has a later one too. */
 export interface MessageEvent extends EventBase {
   type: "message";
   content: string;
@@ -302,4 +304,8 @@ export interface TurnState {
   usage?: Usage;
   error?: ErrorEvent;
   timings?: { [name: string]: number };
+  forked_from?: string;
+  forked_at?: number;
+  restarts?: number;
+  follow_ups?: { content: string; position: number; answer_offset: number }[];
 }

@@ -10,7 +10,10 @@ export function applyEvent(view: TurnView, item: Followed): TurnView {
   if (item.control === "reset") return EMPTY_VIEW;
   if (item.control === "gap") return viewOfState(item.state, item.firstKept - 1);
   if (item.position <= view.position) return view;
-  if (item.event.type === "restart") return rewind(view, item, item.event.from_position);
+  if (item.event.type === "restart") {
+    const restarts = view.restarts + (item.event.reason === "forked" ? 0 : 1);
+    return { ...rewind(view, item, item.event.from_position), restarts };
+  }
   const { length, ...changes } = changesBy(view, item);
   const phase = changes.phase ?? (view.phase === "starting" && item.position > 2 ? "running" : view.phase);
   const memory = remember(view.memory, item, length);
@@ -34,7 +37,8 @@ function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
   const remaining = log.slice(0, count).filter(({ position, event }) => position <= from || event.type === "usage");
   const before = foldTurn(remaining, base);
   const tools = before.steps.filter(({ kind }) => kind === "tool" || kind === "search").map(({ name }) => name);
-  return { ...before, toolsUsed: [...new Set(tools)], phase: "running", position: item.position };
+  const phase = before.approvals.length ? "waiting" : "running";
+  return { ...before, toolsUsed: [...new Set(tools)], phase, position: item.position };
 }
 
 function remember(memory: Memory, item: LoggedEvent, length = memory.length): Memory {

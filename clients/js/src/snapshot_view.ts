@@ -18,7 +18,8 @@ export function viewOfState(state: TurnState, position: number): TurnView {
   const phase = state.outcome ? "ended" : approvals.length ? "waiting" : position > 2 ? "running" : "starting";
   return asBase({
     ...EMPTY_VIEW,
-    ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent, message: state.message }),
+    ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent }),
+    ...omitUndefined({ message: state.follow_ups?.at(-1)?.content ?? state.message }),
     ...omitUndefined({ text: state.text, citations: state.citations, toolsUsed: state.tools_used, timings: state.timings }),
     position,
     phase,
@@ -32,6 +33,9 @@ export function viewOfState(state: TurnState, position: number): TurnView {
     error: state.error,
     outcome: state.outcome,
     reason: state.reason,
+    forkedFrom: state.forked_from,
+    forkedAt: state.forked_at,
+    restarts: state.restarts ?? 0,
   });
 }
 

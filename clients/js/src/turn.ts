@@ -1,9 +1,10 @@
 /** A turn on the server: follow, stop and approve it. */
 
-import type { Decision, Feedback, Snapshot } from "./api_types.js";
+import type { Decision, Feedback, ForkOptions, Snapshot } from "./api_types.js";
 import type { Followed } from "./events.js";
 import { follow, abortable, type OpenStream } from "./follow.js";
 import type { Http } from "./http.js";
+import { uuid } from "./message_body.js";
 import { type Control, TurnCursor } from "./cursors.js";
 
 export interface FollowOptions {
@@ -65,6 +66,12 @@ export class TurnHandle {
   /** Approves or denies a tool call that the turn waits for. Repeating a decision is safe. */
   decide(callId: string, decision: Decision): Promise<Snapshot> {
     return this.#http.json({ method: "POST", path: turnPath(this.id, "approvals", callId), body: decision });
+  }
+
+  /** Starts a turn that shares this one's log up to a position. A repeated request with one key forks once. */
+  fork(options: ForkOptions, idempotencyKey = uuid()): Promise<Snapshot> {
+    const headers = { "Idempotency-Key": idempotencyKey };
+    return this.#http.json({ method: "POST", path: turnPath(this.id, "fork"), body: options, headers });
   }
 
   /** Rates the turn, with a note; `null` withdraws the rating. */

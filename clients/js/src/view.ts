@@ -47,6 +47,8 @@ export interface StepView {
   reason?: string;
   decision?: { approved: boolean; reason?: string; by?: string };
   ms?: number;
+  /** The position of a tool's result; not known in the view of a snapshot. */
+  endPosition?: number;
   agentPath: string[];
 }
 
@@ -80,6 +82,11 @@ export interface TurnView {
   outcome: Outcome | undefined;
   /** The reason why the turn did not complete. */
   reason: string | undefined;
+  /** The turn that this one was forked from, and the last position that they share. */
+  forkedFrom: string | undefined;
+  forkedAt: number | undefined;
+  /** The number of times that another worker has continued the turn. */
+  restarts: number;
   /** True if a restart reaches behind the start of this view: follow the turn from its start. */
   isStale: boolean;
   /** The folded events, so that a restart can drop void ones. */
@@ -121,6 +128,9 @@ export const EMPTY_VIEW: TurnView = {
   error: undefined,
   outcome: undefined,
   reason: undefined,
+  forkedFrom: undefined,
+  forkedAt: undefined,
+  restarts: 0,
   isStale: false,
   memory: { log: [], count: 0, base: undefined, length: 0 },
 };

@@ -9,9 +9,18 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
   const isOwn = !event.agent_path?.length;
   switch (event.type) {
     case "session":
-      return { turnId: event.turn_id, sessionId: event.session_id, agent: event.agent };
-    case "message":
-      return { message: event.content, by: event.by, channel: event.channel };
+      return {
+        turnId: event.turn_id,
+        sessionId: event.session_id,
+        agent: event.agent,
+        forkedFrom: event.forked_from,
+        forkedAt: event.forked_at,
+      };
+    case "message": {
+      // A later message, of a fork, closes what is open before it.
+      const steps = view.steps.map((step) => (isOpen(step) ? { ...step, state: "failed" as const } : step));
+      return { message: event.content, by: event.by, channel: event.channel, steps, approvals: [] };
+    }
     case "status":
       return { status: event.text };
     case "token":
@@ -46,7 +55,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "tool_result": {
       const next = ensureTool(view, position, event, {});
       const state = event.success ? "succeeded" : "failed";
-      const changed = changeStep(next, tool(event), { state, result: event.result, ms: event.ms });
+      const changed = changeStep(next, tool(event), { state, result: event.result, ms: event.ms, endPosition: position });
       return { ...changed, toolsUsed: addTool(view, event.tool) };
     }
     case "approval_request": {
@@ -67,7 +76,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "custom":
       return { custom: [...view.custom, event] };
     case "usage":
-      return { usage: addUsage(view.usage, event) };
+      return position > (view.forkedAt ?? 0) ? { usage: addUsage(view.usage, event) } : {};
     case "response":
       return {
         mode: event.mode,
@@ -83,6 +92,8 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
       return {}; // An unknown type, or a restart.
   }
 }
+
+const isOpen = ({ state }: StepView): boolean => state === "running" || state === "waiting";
 
 type StepName = Pick<StepView, "kind" | "id">;
 

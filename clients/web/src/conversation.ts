@@ -107,6 +107,24 @@ export class Conversation extends Observable {
     await this.#post(retried);
   }
 
+  /** Starts a turn that shares another one up to a position; it appears as another version of it. */
+  async branch(entry: Entry, position: number): Promise<void> {
+    this.#sending++;
+    try {
+      const fork = await client.turn(entry.turnId!).fork({ position });
+      this.#entries = [...this.#entries, snapshotEntry(fork, true)];
+      this.#choosePath(this.#entries.at(-1)!);
+      this.callbacks.updated();
+    } catch (error) {
+      this.problem = errorText(error);
+      this.#checkLogin(error);
+      this.changed();
+    } finally {
+      this.#sending--;
+      this.#stream?.wake();
+    }
+  }
+
   /** Stops an answer, or removes a queued message. */
   async stop(entry: Entry): Promise<void> {
     if (!entry.turnId) return this.#drop(entry);

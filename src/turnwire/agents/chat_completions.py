@@ -91,9 +91,16 @@ class ChatCompletionsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [*turn.history, Message("user", turn.message)]
-        async with aclosing(self._run(messages, turn.resumption, turn.progress)) as events:
+        name: str | None = turn.options.get("model")
+        model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
+        async with aclosing(self._run(messages, turn.resumption, turn.progress, model)) as events:
             async for event in events:
                 yield event
+
+    @property
+    def takes_model(self) -> bool:
+        """Whether a turn may name another model of the same server."""
+        return isinstance(self.model, OpenAIModel)
 
     def repeats(self, tool: str) -> bool:
         """Return True if an interrupted call of the tool may run again. A toolset's own claims are not trusted."""
@@ -157,11 +164,15 @@ class ChatCompletionsAgent:
         await asyncio.gather(self.model.close(), *(toolset.close() for toolset in self.toolsets))
 
     async def _run(
-        self, messages: list[Message], resumption: Resumption | None, progress: Sequence[Message] = ()
+        self,
+        messages: list[Message],
+        resumption: Resumption | None,
+        progress: Sequence[Message] = (),
+        model: Model | None = None,
     ) -> AsyncGenerator[Event | str]:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
-        loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps)
+        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps)
         async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event

@@ -18,6 +18,7 @@ from turnwire.cli import (
     top,
     transfer,
     turns,
+    verify,
 )
 from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 
@@ -69,6 +70,7 @@ _add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')
 _add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")
 _add("tail", turns.tail, _LOOK, "", "01a1e348", "01a1e348 --after 12 --wire sse_chat")
 _add("inspect", turns.inspect, _LOOK, "", "01a1e348 --html turn.html", "…1eb1544 --url https://agents.example")
+_add("fork", turns.fork, _LOOK, "01a1e348 --at 12", '01a1e348 --at 12 --message "And in winter?"')
 _add("top", top.top, _LOOK, "", "--once")
 _add("record", recordings.record, _TEST, "", "01a1e348 -o weather.jsonl", "…1eb1544 --url https://agents.example")
 _add(
@@ -84,6 +86,7 @@ app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATE)
 app.add_typer(schedules.app, name="schedules", rich_help_panel=_OPERATE)
 app.add_typer(extensions.app, name="extensions", rich_help_panel=_OPERATE)
 _add("move", transfer.move, _OPERATE, "--database-url postgresql://localhost/turnwire")
+_add("verify", verify.verify, _OPERATE, "--all", "01a1e348 --json")
 _add("doctor", doctor.doctor, _OPERATE, "", "--data /var/lib/turnwire")
 
 

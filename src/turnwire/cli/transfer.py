@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwire.cli.options import Data, fail, progress_bar
+from turnwire.cli.options import Data, fail, load_settings, progress_bar
 
 if TYPE_CHECKING:
     from turnwire.stores.transfer import Moved
@@ -85,7 +85,7 @@ async def _move(data: Path, url: str) -> "Moved":
     from turnwire.assembly import build_move
     from turnwire.stores.transfer import move as move_all
 
-    source, target = build_move(data, url)
+    source, target = build_move(data, url, load_settings(data=data))
     await source.open()
     try:
         await target.open()

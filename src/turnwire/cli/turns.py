@@ -1,4 +1,4 @@
-"""`turnwire turns`, `tail` and `inspect`: list turns, follow a log, and show the timeline of a turn."""
+"""`turnwire turns`, `tail`, `inspect` and `fork`: list, follow, show and branch turns."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import typer
 
+from turnwire.cli.client import find_server
 from turnwire.cli.options import (
     ID_LENGTH,
     Data,
@@ -97,6 +98,36 @@ def tail(
             asyncio.run(_follow(archive, find_turn(archive, turn).id, after, show))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def fork(
+    data: Data,
+    turn: Annotated[str, typer.Argument(help="The turn's id, or its beginning or end.", callback=without_ellipsis)],
+    position: Annotated[int, typer.Option("--at", min=1, help="The last position that the new turn shares.")],
+    message: Annotated[str | None, typer.Option(help="The message to go on with.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that goes on.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model to go on with.")] = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Start a turn that shares another one's log up to a position, and print its id. It needs a running server."""
+    from turnwire.channels.console.client import HostError, ServerClient
+
+    server = find_server(data, url, key)
+    if server is None:
+        fail("no server uses the data folder; start one with `turnwire serve`, or give --url")
+    body = {"position": position, "message": message, "agent": agent, "model": model}
+
+    async def send() -> str:
+        async with ServerClient(server) as client:
+            path = f"/v1/turns/{quote(await known_turn_id(client, turn), safe='')}/fork"
+            chosen = {name: value for name, value in body.items() if value is not None}
+            return (await client.call("POST", path, chosen))["turn_id"]
+
+    try:
+        typer.echo(asyncio.run(send()))
+    except HostError as error:
+        fail(str(error))
 
 
 def inspect(

@@ -39,6 +39,8 @@ class Agent(Protocol):
 
     - `takes_attachments = True`: the files of the message are in `turn.options["attachments"]`. Without it, a message
       with files is refused.
+    - `takes_model = True`: `turn.options["model"]`, if it is there, names the model to use. Without it, a fork with
+      another model is refused.
     - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
       Without it, the turn ends as interrupted.
     - `journal = True`: the agent records its calls in the turn's journal (see `core.journal`). With `on_crash =
@@ -57,6 +59,10 @@ class Agent(Protocol):
 
 def takes_attachments(agent: object) -> bool:
     return getattr(agent, "takes_attachments", False) is True
+
+
+def takes_model(agent: object) -> bool:
+    return getattr(agent, "takes_model", False) is True
 
 
 def resumes(agent: object) -> bool:
@@ -125,12 +131,16 @@ class HistorySource(Protocol):
 class NewTurn(Struct, frozen=True, kw_only=True):
     """A turn to be accepted. `fingerprint` tells a repeated request from a different one with the same key.
 
-    With `session`, the turn begins a new session, which is created in the same step.
+    With `session`, the turn begins a new session, which is created in the same step. A fork names the turn that it
+    copies, and has its own journal, and the checkpoint of its last suspension. If `record` is waiting, so is the turn.
     """
 
     record: TurnRecord
     opening: Sequence[LoggedEvent]
     session: Session | None = None
+    forked_from: str | None = None
+    entries: Sequence["JournalEntry"] = ()
+    checkpoint: bytes | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
 
@@ -223,7 +233,9 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
     because a restart made the first ones void. An entry of the kind `step` has the result of code that calls models and
     tools, or none; there is no entry for its start, and calls inside it need not be repeated. An entry of the kind
-    `suspension` begins a segment; its names are the ids of the calls that a person decides about.
+    `suspension` begins a segment; its names are the ids of the calls that a person decides about, and its result is the
+    agent's checkpoint as base64. One without names begins the segment of a fork, in which the agent begins with another
+    message, or that of an agent that has changed.
 
     `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
     """
@@ -243,6 +255,26 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeatable: bool = False
     usage: Usage | None = None
     result: bytes = b""
+
+
+class Seal(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The evidence for an ended turn's log and journal (see `core.seals`). Digests are SHA-256, in hexadecimal.
+
+    `events` and `entries` are the numbers of lines, `log` and `journal` the digests of all of them, `last` that of the
+    last event and `marks` that of the marks, which expire with the events. The signature is of the root.
+    """
+
+    turn_id: str
+    events: int
+    entries: int
+    log: str
+    journal: str
+    last: str
+    marks: str
+    sealed_at: int
+    signature: str | None = None
+    log_marks: bytes = b""
+    journal_marks: bytes = b""
 
 
 Refusal = StoreError | TurnEndedError
@@ -383,10 +415,21 @@ class LogStore(LogReader, Protocol):
         """
         ...
 
+    async def seal(self, turn_id: str) -> Seal | None:
+        """Return the seal of an ended turn; None if it has none yet, or was sealed by a version without seals.
+
+        Raises TurnNotFoundError.
+        """
+        ...
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        """Return ended turns of all principals, by ascending ids."""
+        ...
+
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
 
-        The journal of a turn is sealed and dropped with its events.
+        The journal of a turn is sealed and dropped with its events. Its seal stays, without the marks.
 
         Runs in small steps that do not hold up appends. Not promised: that all of it is done in one call.
         """
@@ -402,7 +445,8 @@ class TurnStore(Protocol):
         With `on_busy="interrupt"`, the session's unfinished turns are commanded to end as superseded in the same step.
         If the caller is cancelled, the turn is accepted, and its watchers are woken, or nothing is written.
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError, SessionNotFoundError,
-        SessionExistsError, StoreFullError; then nothing is written.
+        SessionExistsError, StoreFullError, and for a fork TurnNotFoundError or EventsGoneError if the turn that it
+        copies was erased or has expired meanwhile; then nothing is written.
         """
         ...
 

@@ -7,6 +7,7 @@ TurnwireError
 ├── ApprovalConflictError     the call was decided otherwise, or has other arguments
 ├── AttachmentsNotTakenError  the agent takes no attachments
 ├── BadCursorError            the position to resume from is malformed
+├── BadPositionError          the log has no such position to fork at
 ├── EmbedderError             texts could not be turned into vectors
 │   └── EmbedderUnusableError the embedder is not installed or configured correctly
 ├── EventRefusedError         the log does not accept the event
@@ -21,6 +22,7 @@ TurnwireError
 │   ├── TooManyStreamsError   open streams
 │   └── TooManyTurnsError     running and queued turns
 ├── LogRewoundError           the log does not contain what the reader has read of it
+├── ModelNotTakenError        the agent cannot be run with another model
 ├── ModelUnusableError        the model is not configured correctly
 ├── NotFoundError             no object of the principal has the id
 │   ├── AgentNotFoundError
@@ -28,6 +30,7 @@ TurnwireError
 │   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
+│   ├── SealNotFoundError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
 ├── RecordingError            the turn cannot be recorded, or the file is no recording
@@ -118,6 +121,15 @@ class BadCursorError(TurnwireError):
     def __init__(self, field: str) -> None:
         super().__init__(f"{field} is not a position in this log; send the last id you received, or none")
         self.field = field
+
+
+class BadPositionError(TurnwireError):
+    code = "bad_position"
+
+    def __init__(self, position: int, last_position: int) -> None:
+        super().__init__(f"position: {position} is not in this log, which has the positions 1 to {last_position}")
+        self.position = position
+        self.last_position = last_position
 
 
 class EmbedderError(TurnwireError):
@@ -237,6 +249,14 @@ class LogRewoundError(TurnwireError):
         self.turn_id = turn_id
 
 
+class ModelNotTakenError(TurnwireError):
+    code = "model_not_taken"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"model: the agent {agent!r} cannot be run with another model; name another agent instead")
+        self.agent = agent
+
+
 class ModelUnusableError(TurnwireError):
     code = "model_unusable"
 
@@ -276,6 +296,11 @@ class DocumentNotFoundError(NotFoundError):
 class KeyNotFoundError(NotFoundError):
     code = "key_not_found"
     noun = "API key"
+
+
+class SealNotFoundError(NotFoundError):
+    code = "seal_not_found"
+    noun = "sealed turn"
 
 
 class SessionNotFoundError(NotFoundError):

@@ -24,15 +24,23 @@ class EventBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
 
 
 class SessionEvent(EventBase, frozen=True):
-    """The first event of every log: its session, its turn and the agent."""
+    """The first event of every log: its session, its turn and the agent.
+
+    The log of a fork has the events of the turn `forked_from`, up to the position `forked_at`.
+    """
 
     session_id: str
     turn_id: str
     agent: str
+    forked_from: str | None = None
+    forked_at: int | None = None
 
 
 class MessageEvent(EventBase, frozen=True):
-    """The second event of every log: the user's message, so that the log alone is the whole turn."""
+    """The second event of every log: the user's message, so that the log alone is the whole turn.
+
+    In a fork that continues with another message there is a later one too. It closes the calls that are open there.
+    """
 
     content: str
     by: str

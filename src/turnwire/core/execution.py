@@ -53,9 +53,10 @@ from turnwire.core.events import (
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
+    UsageEvent,
 )
 from turnwire.core.follow import read_all
-from turnwire.core.history import imported_history
+from turnwire.core.history import earlier_messages, imported_history
 from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import (
@@ -317,7 +318,7 @@ class Execution:
             count_saved(self._recording)
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
-                    if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):
+                    if not (self._is_not_repeated(logged.event) or log.fold.is_void(logged.position)):
                         self._logged[_comparable(logged.event)] += 1
 
     def _hands_over(self) -> bool:
@@ -340,7 +341,7 @@ class Execution:
                 log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
             log.append(request)
         if self._journal is not None:
-            self._journal.suspend([request.call_id for request in approval.requests])
+            self._journal.suspend([request.call_id for request in approval.requests], approval.checkpoint)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
         try:
             await log.suspend(Suspension(until, approval.checkpoint))
@@ -355,6 +356,7 @@ class Execution:
     async def _make_turn(self, agent: Agent) -> Turn:
         record = self._record
         history = await imported_history(self._store, record) + await self._historian.recall(record)
+        history += tuple(earlier_messages(self._log.fold.state()))
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -440,7 +442,7 @@ class Execution:
                 # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
                 self._response = event
                 encode_event(event)  # An invalid response must fail here, not at the end of the turn.
-                if not log.fold.text and event.content:
+                if event.content and not log.fold.has_answer:
                     log.append(TokenEvent(event.content))
             case ToolCallEvent(call_id=call_id) if call_id in self._decisions:
                 _check_arguments(event, self._decisions[call_id])
@@ -466,13 +468,18 @@ class Execution:
 
     def _is_logged(self, event: Event) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
-        if isinstance(event, _NOT_REPEATED):
+        if self._is_not_repeated(event):
             return False
         body = _comparable(encode_event(event)[0])
         if self._logged[body] <= 0:
             return False
         self._logged[body] -= 1
         return True
+
+    def _is_not_repeated(self, event: Event) -> bool:
+        # Only an agent that journals steps of its own reports the usage of a finished call again.
+        steps_only = self._journal is not None and self._journal.has_steps_only
+        return isinstance(event, _NOT_REPEATED) or (isinstance(event, UsageEvent) and not steps_only)
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""

@@ -6,7 +6,7 @@ to the turn. The results and notes that complete it are never written to a log. 
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise, zip_longest
 from operator import attrgetter
 from typing import Protocol
 
@@ -24,6 +24,7 @@ _NOTES = {
     "failed": "[This answer failed before it was complete.]",
     "interrupted": "[The server stopped before this answer was complete.]",
 }
+_CONTINUED = "[The user continued the conversation from here.]"
 
 
 def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
@@ -32,28 +33,52 @@ def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
 
 
 def _turn_messages(state: TurnState) -> Iterator[Message]:
-    yield Message("user", state.message)
-    groups = list(_call_groups(state))
-    yield from call_messages(state.text, groups, lambda _: True)
-    offset = groups[-1][0].answer_offset if groups else 0
-    rest = state.text[offset:]
+    yield from earlier_messages(state)
+    message, start, steps = list(_parts(state))[-1]
     note = _NOTES.get(state.outcome or "")
+    yield from _part_messages(message, state.text, start, steps, note)
+
+
+def earlier_messages(state: TurnState) -> Iterator[Message]:
+    """Yield the conversation of a fork before its last message: the part of the forked turn that it shares."""
+    parts = list(_parts(state))
+    for (message, start, steps), (_, end, _) in pairwise(parts):
+        text = state.text[:end].removesuffix(PARAGRAPH)
+        yield from _part_messages(message, text, start, steps, None if text[start:] else _CONTINUED)
+
+
+def _parts(state: TurnState) -> Iterator[tuple[str, int, list[Step]]]:
+    """Yield each message of a turn, the length of the answer before it, and the steps that follow it."""
+    starts = [(state.message, 0, 0), *((each.content, each.answer_offset, each.position) for each in state.follow_ups)]
+    ends = [position for _, _, position in starts[1:]]
+    for (message, offset, begin), end in zip_longest(starts, ends):
+        yield message, offset, [s for s in state.steps if begin < s.position and (end is None or s.position < end)]
+
+
+def _part_messages(message: str, text: str, start: int, steps: Sequence[Step], note: str | None) -> Iterator[Message]:
+    """Yield a message and the answer to it, which begins at an offset of the text."""
+    yield Message("user", message)
+    groups = list(_call_groups(steps))
+    yield from call_messages(text, groups, lambda _: True, start)
+    offset = groups[-1][0].answer_offset if groups else start
+    rest = text[offset:]
     if note:
         rest = f"{rest}{PARAGRAPH}{note}" if rest else note
-    handoffs = [step.name for step in state.steps if step.kind == "handoff" and not step.agent_path]
-    if rest or offset == 0 or handoffs:
+    handoffs = [step.name for step in steps if step.kind == "handoff" and not step.agent_path]
+    if rest or offset == start or handoffs:
         yield Message("assistant", rest, agent=handoffs[-1] if handoffs else None)
 
 
-def _call_groups(state: TurnState) -> Iterator[list[Step]]:
+def _call_groups(steps: Iterable[Step]) -> Iterator[list[Step]]:
     """Group the tool calls of the turn's own agent that have no text between them: one request of the model."""
-    calls = (step for step in state.steps if step.kind == "tool" and not step.agent_path)
+    calls = (step for step in steps if step.kind == "tool" and not step.agent_path)
     return (list(group) for _, group in groupby(calls, key=attrgetter("answer_offset")))
 
 
-def call_messages(text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool]) -> Iterator[Message]:
+def call_messages(
+    text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool], start: int = 0
+) -> Iterator[Message]:
     """Yield, for each group of parallel calls, the text before it, the calls, and their results."""
-    start = 0
     for calls in groups:
         end = calls[0].answer_offset
         requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in calls)

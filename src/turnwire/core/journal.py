@@ -9,6 +9,7 @@ Before a call goes live, everything before it is committed: what happened earlie
 """
 
 import asyncio
+import base64
 import hashlib
 import json
 import logging
@@ -62,6 +63,8 @@ class Recording(Struct):
     """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
+    checkpoint: bytes | None = None
+    """The checkpoint that the agent left in that suspension; None if it is not recorded."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
     size: int = 0
     """The bytes of all results, of all segments."""
@@ -82,6 +85,7 @@ class Recording(Struct):
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
+            self.checkpoint = base64.b64decode(json.loads(entry.result)) if entry.result else None
             self.calls = {}
         elif entry.kind == "step":
             self.calls[entry.key] = RecordedCall(entry, "finished", entry.since, entry.position, entry.result)
@@ -197,7 +201,8 @@ class TurnJournal:
         """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
-        self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
+        self.has_steps_only = all(call.entry.kind == "tool" for call in calls.values())
+        """Whether the recorded calls are steps of a generator, and none is a model call."""
 
     @property
     def position(self) -> int:
@@ -239,7 +244,7 @@ class TurnJournal:
 
         Agents that journal their model calls do not yield the text of a finished call again.
         """
-        return self._steps_only and bool(self._unmet)
+        return self.has_steps_only and bool(self._unmet)
 
     def is_void(self, position: int) -> bool:
         return self._log.fold.is_void(position)
@@ -339,11 +344,16 @@ class TurnJournal:
     def _skip_inside(self, place: str) -> None:
         self._unmet = {key for key in self._unmet if not is_inside(key, place)}
 
-    def suspend(self, call_ids: Sequence[str]) -> None:
-        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
+    def suspend(self, call_ids: Sequence[str], checkpoint: bytes = b"") -> None:
+        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint.
+
+        The checkpoint is recorded too, for forks, unless it is too large.
+        """
         segment = self._recording.segment + 1
+        body = json.dumps(base64.b64encode(checkpoint).decode("ascii")).encode("ascii")
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
-        self.record(replace(entry, segment=segment, state="finished"))
+        is_small = len(body) <= self._limits.max_entry_bytes
+        self.record(replace(entry, segment=segment, state="finished", result=body if is_small else b""))
 
     def begin_again(self) -> Recording:
         """Begin a new segment after a divergence, and return its empty recording."""

@@ -14,7 +14,7 @@ from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Agent, Store, Suspension, keeps_journal, repeats, resumes
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, StatusEvent, ToolCallEvent
+from turnwire.core.events import ApprovalRequestEvent, Event, RestartEvent, StatusEvent, ToolCallEvent
 from turnwire.core.follow import read_all
 from turnwire.core.history import call_messages
 from turnwire.core.journal import RecordedCall, Recording, fold_journal
@@ -96,11 +96,7 @@ async def _release_or_suspend_journaled(
     if not recording.is_complete or fold.undecided:
         return None
     restart_at = restart_position(position, texts, recording, fold)
-    doubtful = [
-        call
-        for call in recording.calls.values()
-        if _may_have_begun(call, fold) and not (call.entry.repeatable or repeats(agent, call.entry.names[0]))
-    ]
+    doubtful = doubtful_calls(recording, fold, agent)
     try:
         if restart_at == position and stop is not WORKER_LOST and not doubtful:
             log.append(StatusEvent(MOVING_ON))
@@ -109,7 +105,8 @@ async def _release_or_suspend_journaled(
         else:
             log.append(RestartEvent(restart_at, stop.reason))
         for call in doubtful:
-            _request_repeat(log, call)
+            for event in repeat_requests(call, log.fold, OUTCOME_UNKNOWN):
+                log.append(event)
     except EventRefusedError:
         return None
     return await _leave(log, limits, checkpoint, waits=bool(doubtful))
@@ -152,6 +149,15 @@ def _before_first(positions: Iterable[int]) -> int | None:
     return None if first is None else first - 1
 
 
+def doubtful_calls(recording: Recording, fold: TurnFold, agent: Agent) -> list[RecordedCall]:
+    """Return the tool calls that may have taken effect, and that only a person may have repeated."""
+    return [
+        call
+        for call in recording.calls.values()
+        if _may_have_begun(call, fold) and not (call.entry.repeatable or repeats(agent, call.entry.names[0]))
+    ]
+
+
 def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
     """Return True for a tool call without a result. One that a person has denied since then does not begin again."""
     if call.entry.kind != "tool" or call.is_finished:
@@ -160,12 +166,13 @@ def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
     return decision is None or decision.approved
 
 
-def _request_repeat(log: TurnLog, call: RecordedCall) -> None:
+def repeat_requests(call: RecordedCall, fold: TurnFold, reason: str) -> Iterator[Event]:
+    """Yield the events that ask a person whether a tool call may be repeated."""
     entry = call.entry
     tool, args, path = entry.names[0], entry.args or {}, entry.agent_path
-    if not log.fold.has_call(entry.call_id):
-        log.append(ToolCallEvent(entry.call_id, tool, args, agent_path=path))
-    log.append(ApprovalRequestEvent(entry.call_id, tool, args, OUTCOME_UNKNOWN, agent_path=path))
+    if not fold.has_call(entry.call_id):
+        yield ToolCallEvent(entry.call_id, tool, args, agent_path=path)
+    yield ApprovalRequestEvent(entry.call_id, tool, args, reason, agent_path=path)
 
 
 # Agents without a journal
@@ -190,8 +197,9 @@ def unfinished_calls(fold: TurnFold) -> list[Step]:
 def progress(fold: TurnFold) -> tuple[Message, ...]:
     """Return the work of the turn's own agent so far, as the messages that follow the user's."""
     calls = list(_parallel_calls(fold))
-    messages = list(call_messages(fold.text, calls, lambda call: fold.end_of(call) is not None))
-    if rest := fold.text[calls[-1][0].answer_offset if calls else 0 :]:
+    begin = fold.message_offset
+    messages = list(call_messages(fold.text, calls, lambda call: fold.end_of(call) is not None, begin))
+    if rest := fold.text[calls[-1][0].answer_offset if calls else begin :]:
         messages.append(Message("assistant", rest))
     return tuple(messages)
 

@@ -27,10 +27,13 @@ from turnwire.core.contracts import (
     OnBusy,
     Store,
     takes_attachments,
+    takes_model,
 )
 from turnwire.core.errors import (
     AgentNotFoundError,
     AttachmentsNotTakenError,
+    BadPositionError,
+    ModelNotTakenError,
     NoAgentError,
     ShuttingDownError,
     StoreError,
@@ -38,7 +41,10 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnTakenError,
 )
+from turnwire.core.events import SessionEvent
 from turnwire.core.execution import Execution
+from turnwire.core.follow import read_all
+from turnwire.core.fork import copied_events, plan_fork
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
 from turnwire.core.log import opening_events
@@ -70,6 +76,21 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     parent_turn_id: str | None = None
     disconnect_grace: float | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class ForkRequest(Struct, frozen=True, kw_only=True):
+    """A fork of a turn at a position of its log; with another message, agent or model it goes on with those."""
+
+    source: TurnRecord
+    position: int
+    message: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    channel: str = "http"
+    by: str | None = None
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    on_busy: OnBusy = "enqueue"
 
 
 class TurnRunner:
@@ -145,11 +166,70 @@ class TurnRunner:
             idempotency_key=request.idempotency_key,
             fingerprint=request.fingerprint,
         )
+        return await self._accept(new, request.on_busy)
+
+    async def fork(self, request: ForkRequest) -> Accepted:
+        """Accept a turn that shares the log of another one up to a position (see `core.fork`).
+
+        Raises what `start` raises, BadPositionError, ModelNotTakenError, TurnNotFoundError, and EventsGoneError if the
+        log has expired.
+        """
+        if self._draining:
+            raise ShuttingDownError
+        source, name = request.source, request.agent or request.source.agent
+        agent = self._agents.get(name)
+        if agent is None:
+            raise AgentNotFoundError(name)
+        options = {**source.options, "model": request.model} if request.model else source.options
+        if options.get("model") is not None and not takes_model(agent):
+            raise ModelNotTakenError(name)
+        if not 1 <= request.position <= source.last_position:
+            raise BadPositionError(request.position, source.last_position)
+        events = [logged async for page in read_all(self._store, source.id) for logged in page]
+        copied = copied_events(events, request.position)
+        is_changed = name != source.agent or options.get("model") != source.options.get("model")
+        plan = plan_fork(
+            copied,
+            await self._store.journal(source.id),
+            agent,
+            clean_text(request.message or "") or None,
+            by=request.by or source.principal,
+            channel=request.channel,
+            is_changed=is_changed,
+        )
+        now, timeout = now_ms(), int(self._limits.approval_timeout * 1000)
+        record = TurnRecord(
+            id=new_id(),
+            session_id=source.session_id,
+            principal=source.principal,
+            agent=name,
+            message=plan.message,
+            channel=request.channel,
+            parent_turn_id=source.parent_turn_id or "",
+            phase="waiting" if plan.waits else "queued",
+            last_position=len(plan.events),
+            created_at=now,
+            waiting_until=None if plan.checkpoint is None and not plan.waits else now + timeout,
+            options=options,
+        )
+        session = SessionEvent(record.session_id, record.id, name, forked_from=source.id, forked_at=plan.shared)
+        new = NewTurn(
+            record=record,
+            opening=plan.opening(session),
+            idempotency_key=request.idempotency_key,
+            fingerprint=request.fingerprint,
+            forked_from=source.id,
+            entries=plan.entries,
+            checkpoint=plan.checkpoint if plan.checkpoint is not None or not plan.waits else b"",
+        )
+        return await self._accept(new, request.on_busy)
+
+    async def _accept(self, new: NewTurn, on_busy: OnBusy) -> Accepted:
         admission = Admission(
-            on_busy=request.on_busy,
+            on_busy=on_busy,
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
-            budget=await self.budget(request.principal) if self._spending.limit else None,
+            budget=await self.budget(new.record.principal) if self._spending.limit else None,
         )
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:

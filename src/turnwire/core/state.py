@@ -31,7 +31,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import Step, TurnState
+from turnwire.core.turns import FollowUp, Step, TurnState
 
 OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
 
@@ -88,6 +88,25 @@ class TurnFold:
         return "".join(self._pieces)
 
     @property
+    def message(self) -> str:
+        """Return the message that is being answered."""
+        return self._state.follow_ups[-1].content if self._state.follow_ups else self._state.message
+
+    @property
+    def has_answer(self) -> bool:
+        """Return True if there is text after the last message."""
+        return len(self.text) > self.message_offset if self._state.follow_ups else bool(self._pieces)
+
+    @property
+    def message_position(self) -> int:
+        return self._state.follow_ups[-1].position if self._state.follow_ups else OPENING_POSITION
+
+    @property
+    def message_offset(self) -> int:
+        """Return the length of the answer before the last message."""
+        return self._state.follow_ups[-1].answer_offset if self._state.follow_ups else 0
+
+    @property
     def undecided(self) -> list[ApprovalRequestEvent]:
         """Return the requests that a person has yet to decide."""
         return [request for call_id, request in self._requests.items() if call_id not in self._responses]
@@ -119,8 +138,9 @@ class TurnFold:
 
     @property
     def own_calls(self) -> list[Step]:
-        """Return the tool calls of the turn's own agent, in order."""
-        return [step for step in self._state.steps if step.kind == "tool" and not step.agent_path]
+        """Return the tool calls of the turn's own agent since the last message, in order."""
+        begin = self.message_position
+        return [s for s in self._state.steps if s.kind == "tool" and not s.agent_path and s.position > begin]
 
     def end_of(self, call: Step) -> int | None:
         """Return the position of a call's result."""
@@ -133,9 +153,12 @@ class TurnFold:
 
     @property
     def restarts(self) -> int:
-        return len(self._restarts)
+        """Return the number of restarts, without those of the turn that this one was forked from."""
+        return self.restarts_after(0)
 
     def restarts_after(self, position: int) -> int:
+        # The first event after the copied ones may be the restart of the fork itself.
+        position = max(position, (self._state.forked_at or -1) + 1)
         return sum(at > position for at, _ in self._restarts)
 
     def is_void(self, position: int) -> bool:
@@ -156,6 +179,9 @@ class TurnFold:
         match event:
             case SessionEvent():
                 state.session_id, state.turn_id, state.agent = event.session_id, event.turn_id, event.agent
+                state.forked_from, state.forked_at = event.forked_from, event.forked_at
+            case MessageEvent() if logged.position > OPENING_POSITION:
+                self._follow_up(logged, event)
             case MessageEvent():
                 state.message = event.content
                 self._began_at = logged.at
@@ -198,15 +224,18 @@ class TurnFold:
                     self._approvals.append((logged.position, event))
                     self._responses[event.call_id] = event
                     self._pass_border(logged)
-                    self.waited_ms += logged.at - self._waiting_since
+                    if logged.position > (state.forked_at or 0):
+                        self.waited_ms += logged.at - self._waiting_since
                     self._waiting_since = logged.at
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, state="running")
             case RestartEvent():
                 self._rewind(event.from_position)
                 self._restarts.append((logged.position, event.from_position))
+                state.restarts = self.restarts
             case UsageEvent():
-                state.usage = add_usage(state.usage, event)
+                if logged.position > (state.forked_at or 0):  # The turn that was forked has counted the rest.
+                    state.usage = add_usage(state.usage, event)
             case ResponseEvent():
                 self._change(logged, state, mode=event.mode, model=event.model, model_error=event.model_error)
                 state.timings.update(event.timings or {})
@@ -221,6 +250,18 @@ class TurnFold:
                 assert_never(event)
         if "first_event_ms" not in state.timings and logged.position > OPENING_POSITION:
             self._time("first_event_ms", logged.at)
+
+    def _follow_up(self, logged: LoggedEvent, event: MessageEvent) -> None:
+        """Begin the answer to another message: what is open before it counts as cancelled."""
+        _, pieces, length = self._marks[-1]
+        offset = length + sum(map(len, self._pieces[pieces:]))
+        follow_up = FollowUp(content=event.content, position=logged.position, answer_offset=offset)
+        self._state.follow_ups += (follow_up,)
+        for step in self._state.steps:
+            if step.state in ("running", "waiting"):
+                self._change(logged, step, state="failed", result={"error": "cancelled"})
+        self._approvals, self._requests, self._responses, self._suspended_for = [], {}, {}, []
+        self._borders.append(logged.position)
 
     def _time(self, name: str, at: int) -> None:
         self._state.timings.setdefault(name, self.elapsed(at))
@@ -302,6 +343,7 @@ class TurnFold:
             _, target, name, before = self._changes.pop()
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
+        self._state.follow_ups = tuple(each for each in self._state.follow_ups if each.position <= position)
         self._rewind_approvals(position)
         self._borders = [border for border in self._borders if border <= position] or [OPENING_POSITION]
         self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}

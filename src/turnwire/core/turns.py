@@ -103,6 +103,14 @@ class Step(Struct, kw_only=True, omit_defaults=True):
     agent_path: tuple[str, ...] = ()
 
 
+class FollowUp(Struct, frozen=True, kw_only=True):
+    """A message after the first one in the log of a fork; `answer_offset` is the length of the answer before it."""
+
+    content: str
+    position: int
+    answer_offset: int
+
+
 class TurnState(Struct, kw_only=True, omit_defaults=True):
     """The fold of a turn's log up to `position`."""
 
@@ -124,6 +132,10 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     error: ErrorEvent | None = None
     timings: dict[str, float] = field(default_factory=dict[str, float])
+    forked_from: str | None = None
+    forked_at: int | None = None
+    restarts: int = 0
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 _TITLE_LENGTH = 60

@@ -5,6 +5,7 @@ imported when a model is built. This client is stricter than the package: an ans
 that is not JSON, is a `ModelError`.
 """
 
+import copy
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -69,6 +70,12 @@ class OpenAIModel:
         self._request = chat_request if api == "chat" else responses_request
         self._reader: Callable[[str], _StreamReader] = ChatReader if api == "chat" else ResponsesReader
         self._chunks = openai.AsyncStream[object]
+
+    def renamed(self, name: str) -> "OpenAIModel":
+        """Return another model of the same server. It shares the connections, so only one of the two is closed."""
+        other = copy.copy(self)
+        other.name = name
+        return other
 
     async def stream(
         self,

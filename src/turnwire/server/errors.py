@@ -10,6 +10,8 @@ from turnwire.core.codec import ascii_json, time_text
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
     (errors.AttachmentsNotTakenError, 422),
+    (errors.BadPositionError, 422),
+    (errors.ModelNotTakenError, 422),
     (errors.NotFoundError, 404),
     (errors.ApprovalConflictError, 409),
     (errors.TurnEndedError, 409),

@@ -192,6 +192,31 @@ class TitleBody(BaseModel):
     title: Title
 
 
+class ForkBody(BaseModel):
+    """Where a turn is forked, and what it goes on with. Without the latter it continues as it is."""
+
+    model_config = ConfigDict(title="Fork")
+
+    position: int = Field(ge=1, strict=True, description="The last position of the log that the new turn shares.")
+    message: str | None = Field(None, min_length=1, description="The message to go on with.")
+    agent: str | None = Field(None, min_length=1, description="The agent that goes on; by default the same one.")
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        None, description="The model to go on with, for agents that can be run with another one."
+    )
+    on_busy: OnBusy = Field("enqueue", description="What happens if the session has a running turn.")
+
+    @field_validator("message")
+    @classmethod
+    def _has_text(cls, message: str | None) -> str | None:
+        if message is not None and not clean_text(message).strip():
+            raise ValueError("there is no text in it")
+        return message
+
+    def fingerprint(self, turn_id: str) -> str:
+        """Return a hash that is equal for equal forks of the turn, to check a repeated idempotency key against."""
+        return hashlib.sha256(msgspec.json.encode([turn_id, self.model_dump()])).hexdigest()
+
+
 class ApprovalBody(BaseModel):
     """A person's decision about a tool call. With `args` it applies only to these arguments."""
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.contracts import JournalEntry
+from turnwire.core.contracts import JournalEntry, Seal
 from turnwire.core.turns import TurnState
 
 PAGE_BYTES = 1024 * 1024
@@ -76,6 +76,21 @@ def seal(lines: bytes) -> bytes:
 def unseal(body: bytes) -> list[bytes]:
     """Return the lines of a sealed log."""
     return zlib.decompress(body).split(b"\n")
+
+
+def encode_seal(seal: Seal) -> bytes:
+    return msgspec.msgpack.encode(seal)
+
+
+def decode_seal(body: bytes | None) -> Seal | None:
+    """Return a stored seal; None for a log that was sealed without one."""
+    return msgspec.msgpack.decode(body, type=Seal) if body else None
+
+
+def without_marks(body: bytes | None) -> bytes | None:
+    """Return a stored seal without its marks, which say nothing about events that have expired."""
+    seal = decode_seal(body)
+    return None if seal is None else encode_seal(replace(seal, log_marks=b"", journal_marks=b""))
 
 
 class SealedLogs:

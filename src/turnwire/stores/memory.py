@@ -26,6 +26,7 @@ from turnwire.core.contracts import (
     JournalEntry,
     NewTurn,
     Notice,
+    Seal,
     TurnFilter,
     Worker,
 )
@@ -40,8 +41,9 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnNotWaitingError,
 )
+from turnwire.core.seals import make_seal
 from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session, title_from
-from turnwire.stores.lines import event_page
+from turnwire.stores.lines import event_page, to_entry_lines, to_lines
 from turnwire.stores.rules import (
     CommitSchedule,
     Leases,
@@ -50,6 +52,7 @@ from turnwire.stores.rules import (
     Watchers,
     check_admission,
     check_claim,
+    check_fork,
     read_with_epoch,
     without_attachments,
 )
@@ -69,13 +72,23 @@ class StoredTurn(Struct):
     state: TurnState | None = None
     checkpoint: bytes = b""
     entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
+    seal: Seal | None = None
 
     def current(self) -> TurnRecord:
         if self.record.last_position != self.head.position:
             self.record = replace(self.record, last_position=self.head.position)
         return self.record
 
-    def expire(self) -> None:
+    def seal_with(self, key: bytes | None) -> None:
+        if self.seal is None:
+            log, journal = to_lines(self.events), to_entry_lines(self.entries)
+            self.seal = make_seal(self.record.id, log, journal, key, now_ms())
+
+    def expire(self, key: bytes | None) -> None:
+        if len(self.events) == 1:
+            return
+        self.seal_with(key)
+        self.seal = self.seal and replace(self.seal, log_marks=b"", journal_marks=b"")
         self.events = self.events[-1:]
         self.entries = []
         self.record = replace(self.record, first_kept=self.head.position)
@@ -135,9 +148,17 @@ class MemoryWriter:
     """Appends to logs: a commit is one step of the event loop."""
 
     def __init__(
-        self, tables: MemoryTables, leases: Leases, watchers: Watchers, *, keeps_outbox: bool, interval: float
+        self,
+        tables: MemoryTables,
+        leases: Leases,
+        watchers: Watchers,
+        *,
+        keeps_outbox: bool,
+        seal_key: bytes | None,
+        interval: float,
     ) -> None:
         self._tables = tables
+        self._seal_key = seal_key
         self._leases = leases
         self._watchers = watchers
         self._keeps_outbox = keeps_outbox
@@ -201,7 +222,7 @@ class MemoryWriter:
         if len(tables.whole_logs) > _MAX_WHOLE_LOGS:
             oldest = tables.turns.get(tables.whole_logs.popleft())
             if oldest is not None:
-                oldest.expire()
+                oldest.expire(self._seal_key)
 
 
 class MemoryQueries:
@@ -222,6 +243,13 @@ class MemoryQueries:
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return list(self._tables.turn(turn_id).entries)
+
+    async def seal(self, turn_id: str) -> Seal | None:
+        return self._tables.turn(turn_id).seal
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        ended = [turn for turn in self._tables.in_phase("ended") if turn.id > after_turn_id]
+        return sorted(ended, key=lambda turn: turn.id)[:limit]
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         own_id = self._tables.turn_names.get((principal, "id", turn_id), turn_id)
@@ -370,18 +398,27 @@ class MemoryAdmission:
         if new.session is not None and (principal, session.external_id or "") in tables.session_names:
             raise SessionExistsError(session.external_id or "")
         check_admission(admission, session.id, tables.unfinished[session.id], tables.unfinished[principal])
+        if new.forked_from is not None:
+            check_fork(new.forked_from, tables.turn(new.forked_from).record.first_kept)
         if new.session is not None:
             tables.add_session(session)
         siblings = tables.session_turns[session.id]
         if record.parent_turn_id is None and siblings:
             record = replace(record, parent_turn_id=siblings[-1])
         head = LogHead(record.id, record.epoch, len(new.opening))
-        tables.turns[record.id] = StoredTurn(record, head, list(new.opening), new.fingerprint)
+        tables.turns[record.id] = StoredTurn(
+            record,
+            head,
+            list(new.opening),
+            new.fingerprint,
+            checkpoint=new.checkpoint or b"",
+            entries=list(new.entries),
+        )
         siblings.append(record.id)
         if admission.on_busy == "interrupt":
             for turn_id in tables.queue.unfinished(session.id):
                 await self._claims.command(Command(turn_id, "superseded"))
-        is_ready = tables.queue.add(session.id, record.id)
+        is_ready = tables.queue.add(session.id, record.id, queued=record.phase == "queued")
         tables.unfinished[session.id] += 1
         tables.unfinished[principal] += 1
         for kind, name in (("key", new.idempotency_key), ("id", record.external_id)):
@@ -547,13 +584,16 @@ class MemoryAnnotations:
 class MemoryMaintenance:
     """Expires logs, and erases turns."""
 
-    def __init__(self, tables: MemoryTables) -> None:
+    def __init__(self, tables: MemoryTables, seal_key: bytes | None) -> None:
         self._tables = tables
+        self._seal_key = seal_key
 
     async def maintain(self, *, expire_before: int) -> None:
         for turn in self._tables.turns.values():
-            if turn.record.ended_at is not None and turn.record.ended_at < expire_before:
-                turn.expire()
+            if turn.record.ended_at is not None:
+                turn.seal_with(self._seal_key)
+                if turn.record.ended_at < expire_before:
+                    turn.expire(self._seal_key)
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
         tables = self._tables
@@ -584,23 +624,26 @@ class MemoryStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        seal_key: bytes | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self.tables = tables = tables or MemoryTables()
         leases, watchers = Leases(lease, clock), Watchers()
         self._writer = writer = MemoryWriter(
-            tables, leases, watchers, keeps_outbox=keeps_outbox, interval=commit_interval
+            tables, leases, watchers, keeps_outbox=keeps_outbox, seal_key=seal_key, interval=commit_interval
         )
         queries = MemoryQueries(tables)
         claims = MemoryClaims(tables, leases, watchers)
         registry = MemoryRegistry(tables, watchers)
         annotations = MemoryAnnotations(tables)
-        maintenance = MemoryMaintenance(tables)
+        maintenance = MemoryMaintenance(tables, seal_key)
 
         self.read = queries.read
         self.watch = watchers.add
         self.append = writer.append
         self.journal = queries.journal
+        self.seal = queries.seal
+        self.ended_turns = queries.ended_turns
         self.maintain = maintenance.maintain
 
         self.create_turn = MemoryAdmission(tables, claims, watchers).create_turn

@@ -25,6 +25,7 @@ from turnwire.core.errors import (
     SessionBusyError,
     TooManyTurnsError,
     TurnEndedError,
+    TurnNotFoundError,
     TurnTakenError,
 )
 from turnwire.core.turns import TurnRecord
@@ -85,6 +86,14 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
     budget = admission.budget
     if budget is not None and budget.left <= 0:
         raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
+
+
+def check_fork(turn_id: str, first_kept: int | None) -> None:
+    """Check the turn that a fork copies. Raises TurnNotFoundError, EventsGoneError."""
+    if first_kept is None:
+        raise TurnNotFoundError(turn_id)
+    if first_kept > 1:
+        raise EventsGoneError(turn_id, 0, first_kept)
 
 
 def check_claim(record: TurnRecord, worker: str, leases: "Leases") -> None:

@@ -18,7 +18,8 @@ _STEP = 50
 class MovingTurn(Struct, frozen=True, kw_only=True):
     """All that a store has of a turn.
 
-    `lines` is its log (see `stores.lines`) from `record.first_kept` on, `calls` its journal.
+    `lines` is its log (see `stores.lines`) from `record.first_kept` on, `calls` its journal. `seal` is None for a log
+    that is not sealed, and empty for one that was sealed without evidence.
     """
 
     record: TurnRecord
@@ -26,6 +27,7 @@ class MovingTurn(Struct, frozen=True, kw_only=True):
     fingerprint: str
     lines: bytes
     calls: bytes
+    seal: bytes | None
     state: bytes | None
     checkpoint: bytes | None
     command: Command | None

@@ -333,11 +333,12 @@ def unpaired_calls(body: dict[str, Any]) -> str | None:
     with a message of the user or with results.
     """
     open_ids: list[str] = []
-    kind = ""
-    for item in body.get("messages") or body.get("input") or []:
+    kind: str = ""
+    items: list[dict[str, Any]] = body.get("messages") or body.get("input") or []
+    for item in items:
         kind = item.get("role") or item["type"]
         if kind in ("tool", "function_call_output"):
-            call_id = item.get("tool_call_id") or item.get("call_id")
+            call_id: str = item.get("tool_call_id") or item["call_id"]
             if call_id not in open_ids:
                 return f"the result of {call_id} has no call"
             open_ids.remove(call_id)
@@ -346,7 +347,8 @@ def unpaired_calls(body: dict[str, Any]) -> str | None:
         elif open_ids:
             return f"the calls {open_ids} have no results"
         else:
-            open_ids += [call["id"] for call in item.get("tool_calls") or ()]
+            calls: list[dict[str, Any]] = item.get("tool_calls") or []
+            open_ids += [call["id"] for call in calls]
     if open_ids:
         return f"the calls {open_ids} have no results"
     return None if kind in ("user", "tool", "function_call_output") else f"the conversation ends with {kind}"

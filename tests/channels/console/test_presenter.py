@@ -96,7 +96,9 @@ def test_sub_agent_is_indented_and_its_text_is_not_the_answer() -> None:
         ((DoneEvent("cancelled", "s", "t", "requested"),), "■ stopped\n"),
         ((DoneEvent("cancelled", "s", "t", "superseded"),), "■ stopped (superseded)\n"),
         ((DoneEvent("interrupted", "s", "t"),), "■ the server stopped before the answer was complete; ask again\n"),
-        ((RestartEvent(2, "worker lost"),), "parts of the answer may repeat"),
+        ((RestartEvent(2, "worker_lost"),), "continues after a restart; parts of the answer may repeat"),
+        ((RestartEvent(2, "forked"),), "goes on from here; parts of the answer may repeat"),
+        ((SessionEvent("s", "t", "a", forked_from="t0", forked_at=7),), "branched from turn t0 at position 7"),
         ((ApprovalRequestEvent("c", "pay", {"sum": 3}, "It is much"),), "■ pay(sum=3) needs your consent\n  · It is"),
     ],
 )

@@ -3,6 +3,7 @@
 import type { TurnView } from "../../../js/src/index.ts";
 import { count, duration, outcomeText, statusOf } from "../format.ts";
 import { dollars, type Prices, turnCost } from "./prices.ts";
+import type { TimedEvent } from "./log.ts";
 import type { Timing } from "./timing.ts";
 
 export type Fact = [name: string, value: string];
@@ -31,6 +32,24 @@ export function factsOf(view: TurnView, timing: Timing, prices: Prices, isUnreac
     facts.push(["Cost", `${dollars(cost.dollars)}${rest}`]);
   }
   return facts;
+}
+
+/** The positions that each worker has written, if there was more than one: another continues after a restart. */
+export function workerFacts(events: readonly TimedEvent[]): Fact[] {
+  const starts = [0];
+  events.forEach(({ event, epoch }, index) => {
+    const isRestart = event.type === "restart" && event.reason !== "forked";
+    // A worker that is being stopped says so, and writes nothing more.
+    const before = events[index - 1];
+    const isHandedOver = before?.event.type === "status" && before.epoch > 0 && before.epoch < epoch && !isRestart;
+    if (isRestart || isHandedOver) starts.push(index);
+  });
+  if (starts.length < 2) return [];
+  const parts = starts.map((start, number) => {
+    const last = (starts[number + 1] ?? events.length) - 1;
+    return `${number + 1}: ${events[start]!.position}–${events[last]!.position}`;
+  });
+  return [["Workers", parts.join(", ")]];
 }
 
 /** The pieces of an answer are what the agent sent at once: a model's tokens, words, or whole sentences. */

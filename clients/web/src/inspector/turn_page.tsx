@@ -9,9 +9,9 @@ import { SourcePanel } from "../parts/document.tsx";
 import { type Source, sourceOfChip } from "../parts/sources.tsx";
 import { Json } from "../parts/steps.tsx";
 import { AnswerContent } from "../parts/turn.tsx";
-import { client, root, sessionAddress } from "../server.ts";
+import { client, errorText, root, sessionAddress } from "../server.ts";
 import { filtersOf, inspectAddress, listAddress } from "./address.ts";
-import { Facts, factsOf } from "./facts.tsx";
+import { Facts, factsOf, workerFacts } from "./facts.tsx";
 import { usePrices, useTurn, viewOf } from "./folded.ts";
 import { Missing } from "./missing.tsx";
 import { isSame, Picture } from "./picture.tsx";
@@ -85,7 +85,13 @@ export function TurnPage({ turnId }: { turnId: string }) {
       <h1 class="inspected" data-testid="asked">
         {final.message}
       </h1>
-      <Facts facts={factsOf(final, timing, prices, log.isUnreachable)} />
+      <Facts facts={[...factsOf(final, timing, prices, log.isUnreachable), ...workerFacts(events)]} />
+      {final.forkedFrom && (
+        <p class="note" data-testid="forked">
+          Branched from <a href={inspectAddress(final.forkedFrom, filtersOf(location.search))}>another turn</a> at position{" "}
+          {final.forkedAt}.
+        </p>
+      )}
       {log.problem && (
         <p role="alert" class="failure">
           {log.problem}
@@ -113,6 +119,7 @@ export function TurnPage({ turnId }: { turnId: string }) {
           {position} / {last}
         </span>
       </div>
+      <BranchForm turnId={turnId} position={position} />
       {step && <StepPanel step={step} events={events} prices={prices} onClose={() => setSelected(null)} />}
       <div class="switch" role="group" aria-label="Show">
         {(["answer", "log"] as const).map((name) => (
@@ -156,6 +163,41 @@ export function TurnPage({ turnId }: { turnId: string }) {
         </aside>
       )}
     </>
+  );
+}
+
+/** Starts a turn that shares this one up to the shown position, and shows it. */
+function BranchForm({ turnId, position }: { turnId: string; position: number }) {
+  const [message, setMessage] = useState("");
+  const [problem, setProblem] = useState<string | null>(null);
+  const branch = async (event: Event) => {
+    event.preventDefault();
+    try {
+      const fork = await client.turn(turnId).fork({ position, ...(message.trim() && { message: message.trim() }) });
+      location.assign(inspectAddress(fork.turn_id, filtersOf(location.search)));
+    } catch (error) {
+      setProblem(errorText(error));
+    }
+  };
+  return (
+    <form class="branch" onSubmit={branch}>
+      <input
+        type="text"
+        aria-label="Another message, if the branch should go on with one"
+        placeholder="Another message (optional)"
+        data-testid="branch-message"
+        value={message}
+        onInput={(event) => setMessage(event.currentTarget.value)}
+      />
+      <button type="submit" class="secondary" data-testid="branch">
+        Branch from here
+      </button>
+      {problem && (
+        <span role="alert" class="problem">
+          {problem}
+        </span>
+      )}
+    </form>
   );
 }
 

@@ -20,7 +20,11 @@ interface StepsProps {
   view: TurnView;
   /** When the turn began to run, for the clock. */
   startedAt?: number | null;
+  /** Starts a turn that shares this one up to a position. Absent where that is not offered. */
+  onBranch?: Branch | undefined;
 }
+
+export type Branch = (position: number) => void;
 
 /** Renders only when one of these facts changes, so that tokens cost nothing. */
 export const Steps = /* @__PURE__ */ memo(StepList, ({ view, startedAt }: StepsProps) => [
@@ -33,7 +37,7 @@ export const Steps = /* @__PURE__ */ memo(StepList, ({ view, startedAt }: StepsP
   !view.reasoning,
 ]);
 
-function StepList({ view, startedAt = null }: StepsProps) {
+function StepList({ view, startedAt = null, onBranch }: StepsProps) {
   const isOver = view.outcome !== undefined;
   const [choice, setChoice] = useState<boolean | null>(null);
   const isOpen = choice ?? !isOver;
@@ -54,17 +58,18 @@ function StepList({ view, startedAt = null }: StepsProps) {
         )}
         {clock}
       </button>
-      {isOpen && <OpenSteps view={view} isOver={isOver} />}
+      {isOpen && <OpenSteps view={view} isOver={isOver} onBranch={isOver ? onBranch : undefined} />}
     </div>
   );
 }
 
-function OpenSteps({ view, isOver }: { view: TurnView; isOver: boolean }) {
+function OpenSteps(props: { view: TurnView; isOver: boolean; onBranch: Branch | undefined }) {
+  const { view, isOver, onBranch } = props;
   const evidence = evidenceOf(view, useRenderer());
   return (
     <ol>
       {view.steps.map((step) => (
-        <Step key={`${step.kind}-${step.id}-${step.position}`} step={step} evidence={evidence} />
+        <Step key={`${step.kind}-${step.id}-${step.position}`} step={step} evidence={evidence} onBranch={onBranch} />
       ))}
       {!isOver && view.status && !view.text && view.steps.every((step) => step.state !== "running") && (
         <li class="step running note">
@@ -124,7 +129,7 @@ function Waiting({ text, children }: { text: string; children: ComponentChildren
   );
 }
 
-function Step({ step, evidence }: { step: StepView; evidence: Evidence }) {
+function Step({ step, evidence, onBranch }: { step: StepView; evidence: Evidence; onBranch: Branch | undefined }) {
   const { line, more } = describe(step, evidence);
   const head = (
     <>
@@ -148,7 +153,14 @@ function Step({ step, evidence }: { step: StepView; evidence: Evidence }) {
       {more ? (
         <details>
           <summary>{head}</summary>
-          <div class="step-more">{more}</div>
+          <div class="step-more">
+            {more}
+            {onBranch && step.endPosition !== undefined && (
+              <button type="button" class="quiet" data-testid="branch" onClick={() => onBranch(step.endPosition!)}>
+                Branch from here
+              </button>
+            )}
+          </div>
         </details>
       ) : (
         <div class="step-bare">{head}</div>

@@ -13,7 +13,7 @@ import { count, duration, outcomeText, headingIn, provenance } from "../format.t
 import { Approval } from "./approvals.tsx";
 import { FeedbackButtons } from "./feedback.tsx";
 import { Question, type QuestionProps } from "./question.tsx";
-import { Steps } from "./steps.tsx";
+import { type Branch, Steps } from "./steps.tsx";
 
 interface TurnProps extends QuestionProps {
   agentName: string | null;
@@ -42,7 +42,12 @@ function TurnArticle({ entry, conversation, version, versions, agentName, mayDec
       {hasStarted && (
         <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
           {agentName && <div class="who">{agentName}</div>}
-          <AnswerContent view={view} startedAt={entry.startedAt} />
+          <Origin view={view} />
+          <AnswerContent
+            view={view}
+            startedAt={entry.startedAt}
+            onBranch={(position) => void conversation.branch(entry, position)}
+          />
           {!view.outcome &&
             view.approvals.map((request) => (
               <Approval key={request.call_id} turnId={view.turnId} request={request} mayDecide={mayDecide} />
@@ -54,12 +59,31 @@ function TurnArticle({ entry, conversation, version, versions, agentName, mayDec
   );
 }
 
+/** One line about each: the turn was branched from another one, and it was continued by another worker. */
+function Origin({ view }: { view: TurnView }) {
+  return (
+    <>
+      {view.forkedFrom && (
+        <p class="note" data-testid="forked">
+          Branched from <a href={turnAddress(view.forkedFrom)}>another turn</a> at position {view.forkedAt}.
+        </p>
+      )}
+      {view.restarts > 0 && (
+        <p class="note" data-testid="continued" role="status">
+          {view.outcome ? "Continued after a restart." : "Continues after a restart."}
+        </p>
+      )}
+    </>
+  );
+}
+
 /** The content of an answer so far: reasoning, steps and text. */
-export function AnswerContent({ view, startedAt }: { view: TurnView; startedAt?: number | null }) {
+export function AnswerContent(props: { view: TurnView; startedAt?: number | null; onBranch?: Branch }) {
+  const { view, startedAt, onBranch } = props;
   return (
     <>
       <Reasoning view={view} />
-      <Steps view={view} startedAt={startedAt ?? null} />
+      <Steps view={view} startedAt={startedAt ?? null} onBranch={onBranch} />
       <AnswerText view={view} />
     </>
   );

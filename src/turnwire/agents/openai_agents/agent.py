@@ -10,7 +10,9 @@ from typing import Any
 
 from agents import (
     Agent,
+    Model,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     RunConfig,
     RunHooks,
     RunResultStreaming,
@@ -53,6 +55,8 @@ class OpenAIAgentsAgent:
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools.
     """
+
+    takes_model = True
 
     def __init__(
         self,
@@ -142,7 +146,10 @@ class OpenAIAgentsAgent:
                 code="diverged",
                 retryable=True,
             )
-        options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
+        config = self._config
+        if turn.options.get("model"):
+            config = replace(config, model=_named_model(config.model or self._agent.model, turn.options["model"]))
+        options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": config}
         if session is not None:
             options["session"] = session
         if turn.resumption is not None:
@@ -162,6 +169,15 @@ def _uses_openai(agent: Agent[Any]) -> bool:
     return agent.model is None or (
         isinstance(agent.model, str) and agent.model.partition("/")[0] in (agent.model, "openai")
     )
+
+
+def _named_model(model: Model | str | None, name: str) -> Model | str:
+    """Return the model of this name: of the same client, if the agent has one of its own."""
+    if not isinstance(model, OpenAIChatCompletionsModel | OpenAIResponsesModel):
+        return name
+    named = copy(model)
+    named.model = name
+    return named
 
 
 async def _result_of(value: Any) -> Any:

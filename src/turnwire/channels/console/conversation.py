@@ -79,6 +79,8 @@ class TurnPresenter:
         match event:
             case SessionEvent():
                 self.session_id, self.turn_id = event.session_id, event.turn_id
+                if event.forked_from is not None:
+                    view.line(f"branched from turn {event.forked_from} at position {event.forked_at}")
                 view.hint("waiting for the agent")
             case MessageEvent() | UsageEvent() | CustomEvent():
                 pass
@@ -120,7 +122,8 @@ class TurnPresenter:
                 verdict = "allowed" if event.approved else "refused"
                 view.line(f"{prefix}{verdict}{by}", "good" if event.approved else "bad", depth)
             case RestartEvent():
-                view.line("restarted on another worker; parts of the answer may repeat", "warning")
+                what = "goes on from here" if event.reason == "forked" else "continues after a restart"
+                view.line(f"{what}; parts of the answer may repeat", "warning")
             case ResponseEvent():
                 self._respond(event)
             case ErrorEvent():

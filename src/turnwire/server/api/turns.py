@@ -3,13 +3,17 @@
 from contextlib import nullcontext
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+import msgspec
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from turnwire.core.contracts import TurnFilter, TurnStatus
+from turnwire.core.errors import SealNotFoundError
 from turnwire.core.recording import encode_recording, record_turn, recorded_history
+from turnwire.core.runner import ForkRequest
+from turnwire.core.seals import root_of
 from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
-from turnwire.server.messages import ApprovalBody
+from turnwire.server.messages import ApprovalBody, ForkBody, check_key
 from turnwire.server.services import Services
 from turnwire.server.turns import snapshot_json, turn_json, turn_state
 
@@ -53,11 +57,48 @@ async def recording(services: ServicesDep, caller: Operating, id: PathId) -> Res
     return Response(body, 200, {"Content-Disposition": name, "Cache-Control": "no-store"}, "application/jsonl")
 
 
+@router.get("/{id}/seal", summary="The seal of an ended turn, to check its log with")
+async def seal(services: ServicesDep, caller: Reading, id: PathId) -> Json:
+    record = await services.store.find_turn(caller.principal, id)
+    found = await services.store.seal(record.id)
+    if found is None:
+        raise SealNotFoundError(record.id)
+    return {"version": 1, **msgspec.to_builtins(found), "root": root_of(found)}
+
+
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")
 async def cancel(services: ServicesDep, caller: Writing, id: PathId) -> Json:
     record = await services.store.find_turn(caller.principal, id)
     await services.runner.cancel(record.id)
     return await _snapshot(services, caller.principal, record.id)
+
+
+@router.post("/{id}/fork", summary="Start a turn that shares this one's log up to a position", status_code=201)
+async def fork(
+    services: ServicesDep,
+    caller: Writing,
+    id: PathId,
+    body: ForkBody,
+    response: Response,
+    idempotency_key: Annotated[str, Header()] = "",
+) -> Json:
+    source = await services.store.find_turn(caller.principal, id)
+    key = check_key(idempotency_key)
+    accepted = await services.runner.fork(
+        ForkRequest(
+            source=source,
+            position=body.position,
+            message=body.message,
+            agent=body.agent,
+            model=body.model,
+            by=caller.principal,
+            idempotency_key=key,
+            fingerprint=body.fingerprint(source.id) if key else "",
+            on_busy=body.on_busy,
+        )
+    )
+    response.status_code = 201 if accepted.created else 200
+    return await _snapshot(services, caller.principal, accepted.record.id)
 
 
 @router.post("/{id}/approvals/{call_id}", summary="Allow or deny a tool call that a turn waits for")

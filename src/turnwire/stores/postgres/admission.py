@@ -13,13 +13,13 @@ from turnwire.core.budget import day_of
 from turnwire.core.contracts import RUNNABLE, Accepted, Admission, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
 from turnwire.core.turns import TurnRecord, title_from
-from turnwire.stores.lines import to_lines
+from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection, NoPartition
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.registry import insert_session
 from turnwire.stores.postgres.rows import RECORD, TURN, folded, record_from
 from turnwire.stores.postgres.schema import ensure_partition, lock_principal
-from turnwire.stores.rules import check_admission, without_attachments
+from turnwire.stores.rules import check_admission, check_fork, without_attachments
 
 _INSERT = """
     WITH new AS (
@@ -27,8 +27,8 @@ _INSERT = """
             parent_turn_id, idempotency_key, fingerprint, options, attachments, disconnect_grace, created_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) RETURNING number
     ), begun AS (
-        INSERT INTO turnwire.head (id, number, day, session_id, principal, phase, epoch, last_position)
-        SELECT $1, number, $2, $3, $4, 'queued', $17, $18 FROM new
+        INSERT INTO turnwire.head (id, number, day, session_id, principal, phase, epoch, last_position, waiting_until)
+        SELECT $1, number, $2, $3, $4, $22, $17, $18, $23 FROM new
     ), opened AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
         SELECT $2, number, $18, 1, $17, $19 FROM new
@@ -100,7 +100,16 @@ async def _accept(
     check_admission(admission, record.session_id, in_session, unfinished)
     if record.parent_turn_id is None:
         record = replace(record, parent_turn_id=last)
+    if new.forked_from is not None:
+        query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
+        check_fork(new.forked_from, await connection.fetchval(query, new.forked_from))
     number = await _insert(connection, new, record)
+    if new.entries:
+        query = "INSERT INTO turnwire.recorded_call (turn, body) VALUES ($1, $2)"
+        await connection.execute(query, number, to_entry_lines(new.entries))
+    if new.checkpoint is not None:
+        query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"
+        await connection.execute(query, record.id, new.checkpoint)
     workers: list[str] = []
     if admission.on_busy == "interrupt" and in_session:
         workers = await _supersede(connection, record.session_id, record.id)
@@ -133,6 +142,8 @@ async def _insert(connection: DatabaseConnection, new: NewTurn, record: TurnReco
         to_lines(new.opening),
         title,
         folded(title),
+        record.phase,
+        record.waiting_until,
     )
 
 

@@ -11,7 +11,8 @@ from operator import itemgetter
 from turnwire.core.budget import day_of
 from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
-from turnwire.stores.lines import seal, unseal
+from turnwire.core.seals import make_seal
+from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.rows import NOW, RECORD, TURN, comparable, record_from
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition, lock_principal
@@ -21,15 +22,16 @@ _DEAD_WORKER_MS = 86_400_000
 
 
 class PostgresMaintenance:
-    def __init__(self, connections: Connections, now: Callable[[], int | None]) -> None:
+    def __init__(self, connections: Connections, now: Callable[[], int | None], seal_key: bytes | None) -> None:
         self._connections = connections
         self._now = now
+        self._seal_key = seal_key
 
     async def maintain(self, *, expire_before: int) -> None:
         run = self._connections.run
         today = day_of(now_ms())
         await run(lambda connection, _: ensure_partition(connection, today, today + 1))
-        while await run(lambda connection, _: _seal_some(connection)):
+        while await run(lambda connection, _: _seal_some(connection, self._seal_key)):
             pass
         while await run(lambda connection, _: _expire_some(connection, expire_before)):
             pass
@@ -72,7 +74,7 @@ async def _lock_upkeep(connection: DatabaseConnection) -> bool:
     return await connection.fetchval(f"SELECT pg_try_advisory_xact_lock({UPKEEP_LOCK})")
 
 
-async def _seal_some(connection: DatabaseConnection) -> bool:
+async def _seal_some(connection: DatabaseConnection, key: bytes | None) -> bool:
     """Move the logs and journals of some ended turns into one compressed row each. Return True if there may be more.
 
     Their events stay in the partition until it is dropped.
@@ -81,7 +83,7 @@ async def _seal_some(connection: DatabaseConnection) -> bool:
         if not await _lock_upkeep(connection):
             return False
         query = (
-            "SELECT number, day FROM turnwire.turn WHERE NOT sealed AND ended_at IS NOT NULL"
+            "SELECT number, day, id FROM turnwire.turn WHERE NOT sealed AND ended_at IS NOT NULL"
             f" ORDER BY day, number LIMIT {_STEP} FOR UPDATE SKIP LOCKED"
         )
         turns = await connection.fetch(query)
@@ -99,11 +101,17 @@ async def _seal_some(connection: DatabaseConnection) -> bool:
         calls = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
         bodies = await asyncio.to_thread(lambda: [seal(logs[number]) for number in numbers])
         sealed_calls = await asyncio.to_thread(lambda: {turn: seal(lines) for turn, lines in calls.items()})
-        query = (
-            "INSERT INTO turnwire.sealed_log (turn, body, calls)"
-            " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"
+        seals = await asyncio.to_thread(
+            lambda: [
+                encode_seal(make_seal(turn_id, logs[number], calls.get(number, b""), key, now_ms()))
+                for number, _, turn_id in turns
+            ]
         )
-        await connection.execute(query, numbers, bodies, [sealed_calls.get(number) for number in numbers])
+        query = (
+            "INSERT INTO turnwire.sealed_log (turn, body, calls, seal)"
+            " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[])"
+        )
+        await connection.execute(query, numbers, bodies, [sealed_calls.get(number) for number in numbers], seals)
         if calls:
             await connection.execute("DELETE FROM turnwire.recorded_call WHERE turn = ANY($1)", [*calls])
         await connection.execute("UPDATE turnwire.turn SET sealed = true WHERE number = ANY($1)", numbers)
@@ -116,7 +124,8 @@ async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
         if not await _lock_upkeep(connection):
             return False
         query = (
-            "SELECT t.number, t.day, s.body FROM turnwire.turn t JOIN turnwire.sealed_log s ON s.turn = t.number"
+            "SELECT t.number, t.day, s.body, s.seal"
+            " FROM turnwire.turn t JOIN turnwire.sealed_log s ON s.turn = t.number"
             f" WHERE t.first_kept = 1 AND t.ended_at < $1 AND t.sealed LIMIT {_STEP} FOR UPDATE OF t SKIP LOCKED"
         )
         turns = await connection.fetch(query, before)
@@ -125,10 +134,10 @@ async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
         numbers = [row[0] for row in turns]
         bodies = await asyncio.to_thread(lambda: [seal(unseal(row[2])[-1]) for row in turns])
         query = (
-            "UPDATE turnwire.sealed_log s SET body = u.body, calls = NULL"
-            " FROM unnest($1::bigint[], $2::bytea[]) AS u (number, body) WHERE s.turn = u.number"
+            "UPDATE turnwire.sealed_log s SET body = u.body, calls = NULL, seal = u.seal"
+            " FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) AS u (number, body, seal) WHERE s.turn = u.number"
         )
-        await connection.execute(query, numbers, bodies)
+        await connection.execute(query, numbers, bodies, [without_marks(row[3]) for row in turns])
         query = "UPDATE turnwire.turn SET first_kept = last_position WHERE number = ANY($1)"
         await connection.execute(query, numbers)
         query = "DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)"

@@ -3,10 +3,10 @@
 import math
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, TurnFilter
+from turnwire.core.contracts import JournalEntry, Seal, TurnFilter
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.lines import SealedLogs, state_from
+from turnwire.stores.lines import SealedLogs, decode_seal, state_from
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.rows import (
@@ -39,6 +39,19 @@ class PostgresQueries:
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return await self._connections.run(lambda connection, _: read_journal(connection, turn_id))
+
+    async def seal(self, turn_id: str) -> Seal | None:
+        query = (
+            "SELECT s.seal FROM turnwire.turn t LEFT JOIN turnwire.sealed_log s ON s.turn = t.number WHERE t.id = $1"
+        )
+        row = await self._connections.fetchrow(query, comparable(turn_id))
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return decode_seal(row[0])
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        query = f"SELECT {RECORD} FROM {TURN} WHERE t.id > $1 AND t.outcome IS NOT NULL ORDER BY t.id LIMIT $2"
+        return [record_from(row) for row in await self._connections.fetch(query, comparable(after_turn_id), limit)]
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         query = (

@@ -181,6 +181,10 @@ MIGRATIONS = (
     CREATE INDEX annotation_by_session ON turnwire.annotation (session_id) WHERE session_id IS NOT NULL;
     CREATE INDEX annotation_by_turn ON turnwire.annotation (turn_id) WHERE turn_id IS NOT NULL;
     """,
+    """
+    -- The evidence against tampering; logs that were sealed before have none.
+    ALTER TABLE turnwire.sealed_log ADD COLUMN seal bytea;
+    """,
 )
 
 

@@ -45,6 +45,7 @@ class PostgresStore:
         connections: int = 8,
         hints: bool = True,
         keeps_outbox: bool = False,
+        seal_key: bytes | None = None,
         clock: Callable[[], float] | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
@@ -61,12 +62,14 @@ class PostgresStore:
         claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
         registry = PostgresRegistry(pool, notifier)
         annotations = PostgresAnnotations(pool)
-        maintenance = PostgresMaintenance(pool, now)
+        maintenance = PostgresMaintenance(pool, now, seal_key)
 
         self.read = queries.read
         self.watch = notifier.watch
         self.append = writer.append
         self.journal = queries.journal
+        self.seal = queries.seal
+        self.ended_turns = queries.ended_turns
         self.maintain = maintenance.maintain
 
         self.create_turn = PostgresAdmission(pool, notifier).create_turn

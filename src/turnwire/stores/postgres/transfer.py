@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from turnwire.core.budget import day_of
+from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Annotation, ApiKey
+from turnwire.core.seals import make_seal
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import seal, state_from, to_entry_lines, to_lines
+from turnwire.stores.lines import encode_seal, seal, state_from, to_entry_lines, to_lines
 from turnwire.stores.postgres.annotations import INSERT, column_values
 from turnwire.stores.postgres.connections import DatabaseConnection
 from turnwire.stores.postgres.rows import folded
@@ -38,8 +40,9 @@ _EVENT = (
 class PostgresImport:
     """The `TransferTarget` of a database. A server may use it meanwhile."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, seal_key: bytes | None = None) -> None:
         self._store = PostgresStore(url)
+        self._seal_key = seal_key
         self._connections = self._store.connections
 
     async def open(self) -> None:
@@ -76,7 +79,7 @@ class PostgresImport:
             await ensure_partition(connection, *days)
             async with connection.transaction():
                 for turn in turns:
-                    await _take(connection, turn)
+                    await _take(connection, turn, self._seal_key)
 
         await self._connections.run(call)
 
@@ -105,7 +108,7 @@ class PostgresImport:
         return to_lines(log), to_entry_lines(await self._store.journal(turn_id))
 
 
-async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
+async def _take(connection: DatabaseConnection, turn: MovingTurn, key: bytes | None) -> None:
     record = turn.record
     ended = record.phase == "ended"
     day = day_of(record.created_at)
@@ -123,8 +126,12 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
     if number is None:
         return  # An earlier attempt, whose reply was lost, has inserted it.
     if ended:
-        query = "INSERT INTO turnwire.sealed_log (turn, body, calls) VALUES ($1, $2, $3)"
-        await connection.execute(query, number, seal(turn.lines), seal(turn.calls) if turn.calls else None)
+        evidence = turn.seal
+        if evidence is None:  # The log has not been sealed before.
+            evidence = encode_seal(make_seal(record.id, turn.lines, turn.calls, key, now_ms()))
+        query = "INSERT INTO turnwire.sealed_log (turn, body, calls, seal) VALUES ($1, $2, $3, $4)"
+        calls = seal(turn.calls) if turn.calls else None
+        await connection.execute(query, number, seal(turn.lines), calls, evidence or None)
     else:
         await _take_unfinished(connection, turn, record, number, day)
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from turnwire.core.contracts import Accepted, Admission, Command, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
 from turnwire.core.turns import Session, TurnRecord, title_from
-from turnwire.stores.lines import to_lines
-from turnwire.stores.rules import LogHead, check_admission
+from turnwire.stores.lines import to_entry_lines, to_lines
+from turnwire.stores.rules import LogHead, check_admission, check_fork
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.registry import insert_session
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
@@ -44,7 +44,7 @@ class SqliteAdmission:
         if admission.on_busy == "interrupt":
             for turn_id in turns.queue.unfinished(record.session_id):
                 turns.take_command(turns.by_id[turn_id], Command(turn_id, "superseded"))
-        turns.enqueue(record)
+        turns.enqueue(record, queued=record.phase == "queued")
         turns.watchers.notify(record.session_id, ())
         return accepted
 
@@ -58,6 +58,9 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
     if session is not None and session.external_id is not None:
         _check_new_session(connection, session)
     _check_admission(connection, record, admission, has_session=session is not None)
+    if new.forked_from is not None:
+        row_kept = connection.execute("SELECT first_kept FROM turn WHERE id = ?", (new.forked_from,)).fetchone()
+        check_fork(new.forked_from, row_kept[0] if row_kept else None)
     if session is not None:
         title = session.title or title_from(record.message)
         insert_session(connection, replace(session, title=title, updated_at=record.created_at))
@@ -76,6 +79,11 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
         "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
         (row, number, record.last_position, to_lines(new.opening)),
     )
+    if new.entries:
+        query = "INSERT INTO recorded_call (turn, body) VALUES (?, ?)"
+        connection.execute(query, (number, to_entry_lines(new.entries)))
+    if new.checkpoint is not None:
+        connection.execute("INSERT INTO checkpoint (turn, body) VALUES (?, ?)", (number, new.checkpoint))
     if session is None:
         connection.execute(
             "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",

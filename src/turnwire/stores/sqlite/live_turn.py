@@ -136,9 +136,9 @@ class LiveTurns:
             live.command = live.command or command
             self.watchers.notify(live.record.worker or "", ())
 
-    def enqueue(self, record: TurnRecord) -> None:
-        """Queue a newly accepted turn."""
-        self._wake_workers(self.queue.add(record.session_id, record.id))
+    def enqueue(self, record: TurnRecord, *, queued: bool) -> None:
+        """Add a newly accepted turn to its session, and queue it unless it waits."""
+        self._wake_workers(self.queue.add(record.session_id, record.id, queued=queued))
 
     def requeue(self, record: TurnRecord) -> None:
         """Queue a turn again that its worker released."""

@@ -2,11 +2,13 @@
 
 import sqlite3
 
+from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError
 from turnwire.core.follow import PAGE
+from turnwire.core.seals import make_seal
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.lines import seal, unseal
+from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.rows import find_turn, read_calls, read_rows
 from turnwire.stores.sqlite.writer import SqliteWriter, write_state
@@ -16,14 +18,15 @@ _EXPIRE_STEP = 100
 
 
 class SqliteMaintenance:
-    def __init__(self, writer: SqliteWriter, turns: LiveTurns) -> None:
+    def __init__(self, writer: SqliteWriter, turns: LiveTurns, seal_key: bytes | None) -> None:
         self._writer = writer
         self._turns = turns
+        self._seal_key = seal_key
 
     async def maintain(self, *, expire_before: int) -> None:
         # In small steps, so that no commit waits long.
         for live in [live for live in self._turns.by_id.values() if live.record.phase == "ended"]:
-            await self._writer.write(lambda connection, live=live: _seal(connection, live))
+            await self._writer.write(lambda connection, live=live: _seal(connection, live, self._seal_key))
             self._turns.by_id.pop(live.record.id, None)
         first_needed = self._turns.first_needed_row()
         while await self._writer.write(lambda connection: _trim_journal(connection, first_needed)):
@@ -53,7 +56,7 @@ def _complete_state(connection: sqlite3.Connection, live: LiveTurn) -> None:
     write_state(connection, live.number, fold.state())
 
 
-def _seal(connection: sqlite3.Connection, live: LiveTurn) -> None:
+def _seal(connection: sqlite3.Connection, live: LiveTurn, key: bytes | None) -> None:
     """Move the log and the recorded calls of an ended turn into one compressed row.
 
     The rows of its events are trimmed later.
@@ -65,8 +68,9 @@ def _seal(connection: sqlite3.Connection, live: LiveTurn) -> None:
     rows = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
     lines = b"\n".join(row[0] for row in rows)
     calls = read_calls(connection, live.number)
-    query = "INSERT INTO sealed_log (turn, body, calls) VALUES (?, ?, ?)"
-    connection.execute(query, (live.number, seal(lines), seal(calls) if calls else None))
+    evidence = encode_seal(make_seal(live.record.id, lines, calls, key, now_ms()))
+    query = "INSERT INTO sealed_log (turn, body, calls, seal) VALUES (?, ?, ?, ?)"
+    connection.execute(query, (live.number, seal(lines), seal(calls) if calls else None, evidence))
     if calls:
         connection.execute("DELETE FROM recorded_call WHERE turn = ?", (live.number,))
 
@@ -80,13 +84,13 @@ def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
 def _expire(connection: sqlite3.Connection, before: int) -> bool:
     """Drop the journal and all events but the last one of some old turns. Return True if there may be more."""
     query = (
-        "SELECT number, last_position, body FROM turn JOIN sealed_log ON turn = number"
+        "SELECT number, last_position, body, seal FROM turn JOIN sealed_log ON turn = number"
         f" WHERE first_kept = 1 AND ended_at < ? LIMIT {_EXPIRE_STEP}"
     )
     rows = connection.execute(query, (before,)).fetchall()
-    for number, last_position, body in rows:
-        query = "UPDATE sealed_log SET body = ?, calls = NULL WHERE turn = ?"
-        connection.execute(query, (seal(unseal(body)[-1]), number))
+    for number, last_position, body, evidence in rows:
+        query = "UPDATE sealed_log SET body = ?, calls = NULL, seal = ? WHERE turn = ?"
+        connection.execute(query, (seal(unseal(body)[-1]), without_marks(evidence), number))
         connection.execute("UPDATE turn SET first_kept = ? WHERE number = ?", (last_position, number))
     return len(rows) == _EXPIRE_STEP
 

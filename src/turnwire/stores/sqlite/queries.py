@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, TurnFilter, Wake
+from turnwire.core.contracts import JournalEntry, Seal, TurnFilter, Wake
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
@@ -11,7 +11,16 @@ from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import SealedLogs, event_page, state_from
 from turnwire.stores.rules import read_with_epoch
 from turnwire.stores.sqlite.live_turn import LiveTurns
-from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
+from turnwire.stores.sqlite.rows import (
+    TURN_COLUMNS,
+    find_turn,
+    read_ended,
+    read_journal,
+    read_rows,
+    read_seal,
+    read_turn,
+    turn_from,
+)
 
 # Ids grow with time, so the position of a deleted turn can still be found.
 NEXT = (
@@ -55,6 +64,12 @@ class SqliteQueries:
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return await self._readers.run(lambda connection: read_journal(connection, turn_id))
+
+    async def seal(self, turn_id: str) -> Seal | None:
+        return await self._readers.run(lambda connection: read_seal(connection, turn_id))
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        return await self._readers.run(lambda connection: read_ended(connection, after_turn_id, limit))
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)

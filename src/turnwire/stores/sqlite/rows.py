@@ -8,10 +8,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import ApiKey, JournalEntry
+from turnwire.core.contracts import ApiKey, JournalEntry, Seal
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_entry_lines, from_lines, page_of, unseal
+from turnwire.stores.lines import (
+    PAGE_BYTES,
+    SealedLogs,
+    decode_seal,
+    event_page,
+    from_entry_lines,
+    from_lines,
+    page_of,
+    unseal,
+)
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
@@ -139,6 +148,21 @@ def read_journal(connection: sqlite3.Connection, turn_id: str) -> list[JournalEn
         return from_entry_lines(b"\n".join(unseal(sealed)) if sealed else read_calls(connection, number))
     finally:
         connection.execute("COMMIT")
+
+
+def read_seal(connection: sqlite3.Connection, turn_id: str) -> Seal | None:
+    """Return the seal of a turn. Raises TurnNotFoundError."""
+    query = "SELECT seal FROM turn LEFT JOIN sealed_log ON turn = number WHERE id = ?"
+    row = connection.execute(query, (turn_id,)).fetchone()
+    if row is None:
+        raise TurnNotFoundError(turn_id)
+    return decode_seal(row[0])
+
+
+def read_ended(connection: sqlite3.Connection, after_turn_id: str, limit: int) -> list[TurnRecord]:
+    """Return ended turns of all principals, by ascending ids."""
+    query = f"SELECT {TURN_COLUMNS} FROM turn WHERE id > ? AND phase = 'ended' ORDER BY id LIMIT ?"
+    return [turn_from(row) for row in connection.execute(query, (after_turn_id, limit))]
 
 
 def read_calls(connection: sqlite3.Connection, number: int) -> bytes:

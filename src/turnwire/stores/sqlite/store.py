@@ -35,6 +35,7 @@ class SqliteStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        seal_key: bytes | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self._folder = folder
@@ -52,13 +53,15 @@ class SqliteStore:
         claims = SqliteClaims(self.readers, writer, turns)
         registry = SqliteRegistry(self.readers, self._searchers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
-        maintenance = SqliteMaintenance(writer, turns)
+        maintenance = SqliteMaintenance(writer, turns, seal_key)
         writer.on_room = maintenance.complete_states
 
         self.read = queries.read
         self.watch = queries.watch
         self.append = writer.append
         self.journal = queries.journal
+        self.seal = queries.seal
+        self.ended_turns = queries.ended_turns
         self.maintain = maintenance.maintain
 
         self.create_turn = SqliteAdmission(writer, turns).create_turn

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Wake
+from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from, unseal
@@ -23,7 +23,9 @@ from turnwire.stores.sqlite.rows import (
     TURN_COLUMNS,
     find_turn,
     read_calls,
+    read_ended,
     read_journal,
+    read_seal,
     read_turn,
     session_from,
     turn_from,
@@ -105,6 +107,12 @@ class SqliteArchive:
         values = (session_id, after_turn_id, session_id, after_turn_id)
         row = self._connection.execute(NEXT, values).fetchone()
         return turn_from(row) if row else None
+
+    async def seal(self, turn_id: str) -> Seal | None:
+        return read_seal(self._connection, turn_id)
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        return read_ended(self._connection, after_turn_id, limit)
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         if self._poll is None:
@@ -256,11 +264,12 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
     if record.phase != "ended":
         record = with_position(connection, record, first_row, number)
     if sealed:
-        query = "SELECT body, calls FROM sealed_log WHERE turn = ?"
-        body, sealed_calls = connection.execute(query, (number,)).fetchone()
+        query = "SELECT body, calls, coalesce(seal, x'') FROM sealed_log WHERE turn = ?"
+        body, sealed_calls, evidence = connection.execute(query, (number,)).fetchone()
         lines = b"\n".join(unseal(body))
         calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
     else:
+        evidence = None
         query = "SELECT body FROM journal WHERE id >= ? AND turn = ? ORDER BY id"
         lines = b"\n".join(row[0] for row in connection.execute(query, (first_row, number)))
         calls = read_calls(connection, number)
@@ -272,6 +281,7 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
         fingerprint=fingerprint,
         lines=lines,
         calls=calls,
+        seal=evidence,
         state=state,
         checkpoint=checkpoint[0] if checkpoint else None,
         command=Command(record.id, *command) if command and record.phase != "ended" else None,
