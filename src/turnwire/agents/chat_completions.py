@@ -19,8 +19,9 @@ from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.contracts import OnCrash
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import PARAGRAPH
+from turnwire.core.history import PARAGRAPH, add_messages
 from turnwire.core.ids import new_id
+from turnwire.core.inputs import TurnInputs, current_inputs
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
@@ -87,7 +88,7 @@ class ChatCompletionsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [*turn.history, Message("user", turn.message)]
-        async with aclosing(self._run(messages, turn.resumption, turn.progress)) as events:
+        async with aclosing(self._run(messages, turn.resumption, turn.progress, current_inputs())) as events:
             async for event in events:
                 yield event
 
@@ -135,11 +136,15 @@ class ChatCompletionsAgent:
         await asyncio.gather(self.model.close(), *(toolset.close() for toolset in self.toolsets))
 
     async def _run(
-        self, messages: list[Message], resumption: Resumption | None, progress: Sequence[Message] = ()
+        self,
+        messages: list[Message],
+        resumption: Resumption | None,
+        progress: Sequence[Message] = (),
+        inputs: TurnInputs | None = None,
     ) -> AsyncGenerator[Event | str]:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
-        loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps)
+        loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps, inputs)
         async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event
@@ -186,11 +191,18 @@ class _LoopCheckpoint(Struct, frozen=True, rename={"messages": "said", "has_text
 class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
-    `messages` is the conversation; the run appends its own messages to it.
+    `messages` is the conversation; the run appends its own messages to it, and before each model call those that have
+    come in `inputs` meanwhile.
     """
 
     def __init__(
-        self, model: Model, instructions: str, tools: Mapping[str, Tool], messages: list[Message], max_steps: int
+        self,
+        model: Model,
+        instructions: str,
+        tools: Mapping[str, Tool],
+        messages: list[Message],
+        max_steps: int,
+        inputs: TurnInputs | None = None,
     ) -> None:
         self.messages = messages
         self._initial_count = len(messages)
@@ -206,6 +218,7 @@ class ToolLoop:
         self._step = 0
         self._journal = current_journal()
         self._place = self._journal.place(model.name) if self._journal else ""
+        self._inputs = inputs
         self._has_text = False
 
     async def run(
@@ -223,6 +236,9 @@ class ToolLoop:
             if self._step >= self._max_steps:
                 break
             self._step += 1
+            if self._inputs is not None:
+                sent = await self._inputs.take(self._place)
+                add_messages(self.messages, [Message("user", content) for content in sent])
             async with aclosing(self._next_reply()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str) and self._has_text:

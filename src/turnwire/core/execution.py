@@ -51,6 +51,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
+from turnwire.core.inputs import JOINS, TurnInputs, set_inputs
 from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
@@ -119,6 +120,7 @@ class Execution:
         self._historian = historian
         self._meter = meter
         self._log = TurnLog(store, record, limits, self._on_store_failure)
+        self._inputs = TurnInputs(store, record, self._log, limits)
         self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
         self._releases_after_step = False
@@ -228,6 +230,8 @@ class Execution:
         set_running_turn(log, self._check_emitted)
         if keeps_journal(agent):
             await self._open_journal(agent)
+        set_inputs(self._inputs)
+        await self._inputs.collect()
         approval: WaitForApproval | None = None
         try:
             await self._write_answer(agent.answer(await self._make_turn(agent)))
@@ -249,6 +253,7 @@ class Execution:
             log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
         )
         set_journal(self._journal)
+        self._inputs.journal = self._journal
         if self._recording.calls:
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
@@ -296,11 +301,11 @@ class Execution:
             id=record.id,
             session_id=record.session_id,
             principal=record.principal,
-            message=record.message,
+            message=self._inputs.message,
             agent=record.agent,
             channel=record.channel,
             history=history,
-            options=record.options,
+            options={name: value for name, value in record.options.items() if name != JOINS},
             resumption=await self._resumption(),
             progress=self._progress() if resumes(agent) and self._journal is None else (),
             parent_turn_id=record.parent_turn_id,
@@ -455,10 +460,12 @@ class Execution:
         state = ExecutionState.ENDED
         try:
             if stop is None:
+                await self._inputs.settle()
                 await self._log.end("completed", response=self._whole_response())
             elif (phase := await self._hand_over(stop)) is not None:
                 state = _FINAL_STATES[phase]
             else:
+                await self._inputs.settle()
                 await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
         except (FencedError, TurnEndedError):
             logger.warning("turn %s was taken over by another worker", self.turn_id)
@@ -476,6 +483,7 @@ class Execution:
     async def _write_failed_end(self, error: StoreError) -> None:
         try:
             await self._log.rewind()
+            await self._inputs.settle()
             await self._log.end("failed", reason=error.code, error=ErrorEvent(str(error), error.code, True))
         except StoreError:
             logger.exception("the end of turn %s could not be written", self.turn_id)

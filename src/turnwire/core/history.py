@@ -5,9 +5,9 @@ to the turn. The results and notes that complete it are never written to a log. 
 """
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from turnwire.core.contracts import TurnStore
 from turnwire.core.emit import emit
 from turnwire.core.events import StatusEvent
-from turnwire.core.turns import Message, Step, ToolRequest, TurnRecord, TurnState
+from turnwire.core.turns import Input, Message, Step, ToolRequest, TurnRecord, TurnState
 
 PARAGRAPH = "\n\n"
 """What agents write between two replies of their model in one answer, such as before and after a tool call."""
@@ -27,40 +27,65 @@ _NOTES = {
 
 
 def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
-    """Return the conversation of some ended turns."""
-    return tuple(message for state in states for message in _turn_messages(state))
+    """Return the conversation of some ended turns. The message of a joined turn is in the turn that it joined."""
+    return tuple(message for state in states if state.outcome != "joined" for message in _turn_messages(state))
 
 
 def _turn_messages(state: TurnState) -> Iterator[Message]:
-    yield Message("user", state.message)
+    messages = [Message("user", state.message)]
     groups = list(_call_groups(state))
-    yield from call_messages(state.text, groups, lambda _: True)
-    offset = groups[-1][0].answer_offset if groups else 0
+    add_messages(messages, work_messages(state.text, groups, state.inputs, lambda _: True))
+    offset = max((_first(step).answer_offset for step in [*groups, *state.inputs]), default=0)
     rest = state.text[offset:]
     note = _NOTES.get(state.outcome or "")
     if note:
         rest = f"{rest}{PARAGRAPH}{note}" if rest else note
     handoffs = [step.name for step in state.steps if step.kind == "handoff" and not step.agent_path]
-    if rest or offset == 0 or handoffs:
-        yield Message("assistant", rest, agent=handoffs[-1] if handoffs else None)
+    if rest or offset == 0 or messages[-1].role == "user" or handoffs:
+        messages.append(Message("assistant", rest, agent=handoffs[-1] if handoffs else None))
+    yield from messages
 
 
 def _call_groups(state: TurnState) -> Iterator[list[Step]]:
-    """Group the tool calls of the turn's own agent that have no text between them: one request of the model."""
+    """Group the tool calls of the turn's own agent that nothing separates: one request of the model."""
     calls = (step for step in state.steps if step.kind == "tool" and not step.agent_path)
-    return (list(group) for _, group in groupby(calls, key=attrgetter("answer_offset")))
+    positions = [message.position for message in state.inputs]
+    groups = groupby(calls, key=lambda call: (call.answer_offset, bisect(positions, call.position)))
+    return (list(group) for _, group in groups)
 
 
-def call_messages(text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool]) -> Iterator[Message]:
-    """Yield, for each group of parallel calls, the text before it, the calls, and their results."""
+def work_messages(
+    text: str, groups: Iterable[Sequence[Step]], inputs: Iterable[Input], has_result: Callable[[Step], bool]
+) -> Iterator[Message]:
+    """Yield the messages of a turn after its first: text, parallel calls with their results, and the user's inputs.
+
+    The text after the last of them is left out.
+    """
     start = 0
-    for calls in groups:
-        end = calls[0].answer_offset
-        requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in calls)
-        yield Message("assistant", text[start:end], tool_calls=requests)
-        for call in filter(has_result, calls):
-            yield Message("tool", _result_text(call), call_id=call.id)
-        start = end
+    for step in sorted([*groups, *inputs], key=lambda step: _first(step).position):
+        offset = _first(step).answer_offset
+        piece, start = text[start:offset], offset
+        if isinstance(step, Input):
+            if piece:
+                yield Message("assistant", piece)
+            yield Message("user", step.content)
+        else:
+            requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in step)
+            yield Message("assistant", piece, tool_calls=requests)
+            for call in filter(has_result, step):
+                yield Message("tool", _result_text(call), call_id=call.id)
+
+
+def _first(step: Sequence[Step] | Input) -> Step | Input:
+    return step if isinstance(step, Input) else step[0]
+
+
+def add_messages(messages: list[Message], more: Iterable[Message]) -> None:
+    """Append messages; of two users' messages in a row, which some model providers reject, make one."""
+    for message in more:
+        if messages and messages[-1].role == message.role == "user":
+            message = Message("user", PARAGRAPH.join((messages.pop().content, message.content)))
+        messages.append(message)
 
 
 def _result_text(step: Step) -> str:

@@ -56,6 +56,8 @@ class Recording(Struct):
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+    inputs: dict[str, JournalEntry] = field(default_factory=dict[str, JournalEntry])
+    """The messages that entered the turn, by the call that they came before."""
     size: int = 0
     """The bytes of all results, of all segments."""
     last_finished: int = 0
@@ -74,7 +76,9 @@ class Recording(Struct):
         self.size += len(entry.result)
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
-            self.calls = {}
+            self.calls, self.inputs = {}, {}
+        elif entry.kind == "input":
+            self.inputs[entry.key] = entry
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
@@ -240,6 +244,28 @@ class TurnJournal:
         segment = self._recording.segment + 1
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
         self.record(replace(entry, segment=segment, state="finished"))
+
+    def recorded_inputs(self, key: str) -> Any:
+        """Return what `record_inputs` was called with before a crash, or None."""
+        entry = self._recording.inputs.get(key)
+        return None if entry is None else json.loads(entry.result)
+
+    def record_inputs(self, key: str, messages: Any) -> None:
+        """Record the messages that have entered the turn, in one step with the events that were appended for them."""
+        result = json.dumps(messages, separators=(",", ":")).encode("ascii")
+        entry = self._entry("input", key, ())
+        self.record(replace(entry, key=key, state="finished", result=result))
+
+    def next_call(self, place: str) -> tuple[str, bool]:
+        """Return the key of a run's next model call, and whether the call is answered from the journal."""
+        key = f"{place}#{self._finished[place]}"
+        recorded = self._recording.calls.get(key)
+        return key, recorded is not None and recorded.is_finished
+
+    @property
+    def is_replaying(self) -> bool:
+        """Return True while recorded calls have not been made again."""
+        return bool(self._unmet)
 
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""

@@ -40,6 +40,7 @@ from turnwire.core.errors import (
 from turnwire.core.execution import Execution
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
+from turnwire.core.inputs import JOINS
 from turnwire.core.log import opening_events
 from turnwire.core.presence import Presence
 from turnwire.core.suspension import PendingApprovals
@@ -112,11 +113,13 @@ class TurnRunner:
         """
         if self._draining:
             raise ShuttingDownError
-        agent = request.agent or next(iter(self._agents))
+        agent, options = request.agent or await self._default_agent(request), request.options
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
         if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
             raise AttachmentsNotTakenError(agent)
+        if request.on_busy in ("steer", "collect") and request.parent_turn_id is None:
+            options = {**options, JOINS: request.on_busy}
         session = None
         if request.session_id is None:
             session = new_session(request.principal, request.session_external_id)
@@ -132,7 +135,7 @@ class TurnRunner:
             last_position=2,
             created_at=now_ms(),
             disconnect_grace=request.disconnect_grace,
-            options=request.options,
+            options=options,
         )
         new = NewTurn(
             record=record,
@@ -151,6 +154,14 @@ class TurnRunner:
         if accepted.created:
             self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
+
+    async def _default_agent(self, request: TurnRequest) -> str:
+        """Return the agent of the turn that the message is to enter, or else the first one."""
+        if request.on_busy in ("steer", "collect") and request.session_id is not None:
+            for record in await self._store.unfinished(request.session_id):
+                if record.principal == request.principal and record.agent in self._agents:
+                    return record.agent
+        return next(iter(self._agents))
 
     async def budget(self, principal: str) -> Budget:
         """Return the principal's budget, with the use of today, including turns that still run."""

@@ -14,6 +14,7 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     Event,
     HandoffEvent,
+    InputEvent,
     RestartEvent,
     ReviewEvent,
     SearchEvent,
@@ -326,6 +327,8 @@ class StepReader:
                 return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=summary)
             case HandoffEvent():
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
+            case InputEvent():
+                return status_step(f"Added: {_short(event.content)}")
             case StatusEvent():
                 return status_step(event.text)
             case ApprovalResponseEvent():
@@ -376,6 +379,8 @@ def final_text(state: TurnState) -> str:
     match state.outcome:
         case "completed":
             return state.text or EMPTY
+        case "joined":
+            return ""
         case "cancelled":
             return _append(state.text, STOPPED)
         case _:
