@@ -24,7 +24,8 @@ from turnwire.stores.memory import MemoryStore, MemoryTables
 
 __all__ = ["case", "model_server"]
 
-OSLO, BERGEN = ("weather", {"city": "Oslo"}), ("weather", {"city": "Bergen"})
+OSLO = calls(("weather", {"city": "Oslo"}), ids=["call_oslo"])
+BERGEN = calls(("weather", {"city": "Bergen"}), ids=["call_bergen"])
 SENT = "And Bergen, please."
 
 
@@ -69,7 +70,7 @@ async def check_joined(desk: Desk, turn: TurnRecord, into: TurnRecord, events: l
 async def test_message_sent_while_a_tool_runs_is_in_the_next_model_call_once(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:
-    model_server.plan(calls(OSLO), calls(BERGEN), says("Sunny everywhere."), says("You are welcome."))
+    model_server.plan(OSLO, BERGEN, says("Sunny everywhere."), says("You are welcome."))
     office = Office("Oslo")
     async with case.desk(model_server, office.tool) as desk:
         turn = await desk.start("How is Oslo?")
@@ -94,7 +95,7 @@ async def test_message_sent_while_a_tool_runs_is_in_the_next_model_call_once(
 
 
 async def test_messages_enter_in_the_order_they_were_sent(case: AgentCase, model_server: ScriptedModel) -> None:
-    model_server.plan(calls(OSLO), says("Fine."))
+    model_server.plan(OSLO, says("Fine."))
     office = Office("Oslo")
     async with case.desk(model_server, office.tool) as desk:
         turn = await desk.start("How is Oslo?")
@@ -128,7 +129,7 @@ async def test_message_after_the_last_model_call_becomes_the_next_turn(
 async def test_cancel_after_a_message_was_taken_keeps_it_in_the_history(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:
-    model_server.plan(calls(OSLO), says("Rain", asyncio.Event(), "y."), says("Fine."))
+    model_server.plan(OSLO, says("Rain", asyncio.Event(), "y."), says("Fine."))
     office = Office("Oslo")
     async with case.desk(model_server, office.tool) as desk:
         turn = await desk.start("How is Oslo?")
@@ -147,7 +148,7 @@ async def test_cancel_after_a_message_was_taken_keeps_it_in_the_history(
 async def test_message_to_a_suspended_turn_is_in_the_model_call_after_the_decision(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
-    model_server.plan(calls(BERGEN), calls(("look_up", {"city": "Oslo"})), calls(BERGEN), says("Fine."))
+    model_server.plan(BERGEN, calls(("look_up", {"city": "Oslo"}), ids=["call_look"]), OSLO, says("Fine."))
     office = Office("Bergen")
     async with case.desk(model_server, office.tool, look_up, asks=["look_up"], folder=tmp_path) as desk:
         turn = await desk.start("How is Oslo?")
@@ -181,7 +182,7 @@ async def test_message_is_taken_by_the_turn_s_agent_and_not_by_a_sub_agent(
 ) -> None:
     if not hasattr(case.module, "delegate"):
         return
-    model_server.plan(calls(("ask_scout", {"question": "Oslo?"})), calls(OSLO), says("Sunny."), says("It is sunny."))
+    model_server.plan(calls(("ask_scout", {"question": "Oslo?"})), OSLO, says("Sunny."), says("It is sunny."))
     office = Office("Oslo")
     async with case.desk(model_server, office.tool, delegates=True) as desk:
         turn = await desk.start("How is Oslo?")
@@ -197,7 +198,7 @@ async def test_message_is_taken_by_the_turn_s_agent_and_not_by_a_sub_agent(
 async def test_message_survives_the_loss_of_the_worker_that_took_it(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
-    model_server.plan(calls(OSLO), says("Rain", asyncio.Event(), "y."), says("Rainy."), says("Fine."))
+    model_server.plan(OSLO, says("Rain", asyncio.Event(), "y."), says("Rainy."), says("Fine."))
     tables, office = MemoryTables(), Office("Oslo")
     async with case.desk(model_server, office.tool, store=MemoryStore(tables), folder=tmp_path) as desk:
         turn = await desk.start("How is Oslo?")

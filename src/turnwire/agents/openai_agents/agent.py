@@ -104,7 +104,7 @@ class OpenAIAgentsAgent:
             )
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
         if self._session is not None:
-            options["session"] = self._session(turn)
+            options["session"] = run.session = self._session(turn)
             if turn.resumption is None:
                 await align_session(options["session"], turn)
         if turn.resumption is not None:

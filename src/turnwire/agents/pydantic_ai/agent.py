@@ -65,6 +65,7 @@ class PydanticAIAgent:
                     else:
                         for converted in listener.convert(event):
                             yield converted
+                    listener.note_read()
         except Exception as error:
             for pending in listener.take_pending():
                 yield pending

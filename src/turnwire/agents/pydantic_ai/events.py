@@ -4,6 +4,7 @@ The SDK has no event for a reply without a finish reason (it reports `stop`), no
 run; only a `ToolError` is returned to the model.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
+from turnwire.agents.pydantic_ai.inputs import add_inputs
 from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import (
@@ -53,6 +55,8 @@ class RunListener(AbstractCapability[Any]):
     _pending: deque[Event | str] = field(default_factory=deque[Event | str])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
+    _unread: int = 0
+    _all_read: asyncio.Event = field(default_factory=asyncio.Event)
 
     def record(self, event: Event | str) -> None:
         """Add an event that the SDK has none for."""
@@ -66,6 +70,18 @@ class RunListener(AbstractCapability[Any]):
         """Yield the events that the hooks recorded since the last call."""
         while self._pending:
             yield self._pending.popleft()
+
+    def note_read(self) -> None:
+        """Note that the event which was read last is in the log."""
+        self._unread -= 1
+        if self._unread <= 0:
+            self._all_read.set()
+
+    async def flush(self) -> None:
+        """Wait until the run's events are in the log."""
+        while self._unread > 0:
+            self._all_read.clear()
+            await self._all_read.wait()
 
     def convert(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
         """Yield our events for an event of the SDK."""
@@ -117,7 +133,19 @@ class RunListener(AbstractCapability[Any]):
         ms = self._took.pop(call, None) or (None if began is None else _since(began))
         return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
 
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[Any], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterator[AgentStreamEvent]:
+        async for event in stream:
+            self._unread += 1
+            yield event
+
     # Hooks where the SDK has no event
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        await self.flush()
+        await add_inputs(node, None)
+        return node
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse
@@ -161,6 +189,9 @@ class SubAgentListener(RunListener):
     """
 
     writes_text: bool = True
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        return node  # Messages are for the turn's own agent.
 
     def record(self, event: Event | str) -> None:
         if isinstance(event, str) and not self.writes_text:
