@@ -9,6 +9,7 @@ cannot start before the running one has ended, and no turn ends before the messa
 message is answered exactly once.
 """
 
+from collections import Counter
 from contextvars import ContextVar
 
 from turnwire.core.contracts import Store
@@ -43,6 +44,7 @@ class TurnInputs:
         self._log = log
         self._limits = limits
         self._settled: set[str] = set()
+        self._taken: Counter[str] = Counter()
 
     async def collect(self) -> None:
         """Take in the messages that came while this turn was queued, if it is one that collects."""
@@ -60,22 +62,37 @@ class TurnInputs:
 
         `place` is the run whose model call comes next, for an agent that journals its model calls. Raises StoreError.
         """
-        journal = self.journal
-        if journal is None:
+        if self.journal is None:
             return await self._take_queued("steer")
         if place is None:
-            key, is_replayed = journal.place("input"), journal.is_replaying
-        else:
-            key, is_replayed = journal.next_call(place)
-        # A call that broke off and is made again may find more messages.
+            return await self.take_at(self.journal.place("input"))
+        return await self._take(*self.journal.next_call(place))
+
+    async def is_due(self) -> bool:
+        """Return True if `take_at` may return messages. Raises StoreError."""
+        if self.journal is not None:
+            if self.journal.has_recorded_inputs:
+                return True
+            if self.journal.is_replaying:
+                return False
+        queued = await self._store.unfinished(self._record.session_id)
+        taken = {message.turn_id for message in self._log.fold.inputs}
+        return any(each.id not in taken and self._may_take(each, "steer") for each in queued)
+
+    async def take_at(self, key: str) -> list[str]:
+        """Return the messages that have come, for an agent that names the points where it takes them itself."""
+        return await self._take(key, self.journal is not None and self.journal.is_replaying)
+
+    async def _take(self, key: str, is_replayed: bool) -> list[str]:
         messages: list[str] = []
-        number = 0
-        while (recorded := journal.recorded_inputs(f"{key}.{number}")) is not None:
+        # A call that broke off and is made again may find more messages, so there may be several entries.
+        while self.journal and (recorded := self.journal.recorded_inputs(f"{key}.{self._taken[key]}")) is not None:
             messages += recorded
-            number += 1
-        if is_replayed:
-            return messages
-        return messages + await self._take_queued("steer", f"{key}.{number}")
+            self._taken[key] += 1
+        if not is_replayed and (new := await self._take_queued("steer", f"{key}.{self._taken[key]}")):
+            messages += new
+            self._taken[key] += 1
+        return messages
 
     async def settle(self) -> None:
         """End the turns whose messages have entered this one. Raises StoreError."""
@@ -115,6 +132,7 @@ class TurnInputs:
     def _may_take(self, queued: TurnRecord, mode: InputMode) -> bool:
         return (
             queued.phase == "queued"
+            and queued.id != self._record.id
             and queued.agent == self._record.agent
             and join_mode(queued) == mode
         )

@@ -247,8 +247,13 @@ class TurnJournal:
 
     def recorded_inputs(self, key: str) -> Any:
         """Return what `record_inputs` was called with before a crash, or None."""
-        entry = self._recording.inputs.get(key)
+        entry = self._recording.inputs.pop(key, None)
         return None if entry is None else json.loads(entry.result)
+
+    @property
+    def has_recorded_inputs(self) -> bool:
+        """Return True while `recorded_inputs` has not returned all that was recorded."""
+        return bool(self._recording.inputs)
 
     def record_inputs(self, key: str, messages: Any) -> None:
         """Record the messages that have entered the turn, in one step with the events that were appended for them."""

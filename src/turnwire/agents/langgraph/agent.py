@@ -26,6 +26,7 @@ from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
+from turnwire.agents.langgraph.inputs import stream_steered
 from turnwire.agents.langgraph.messages import (
     Output,
     cancelled_results,
@@ -125,8 +126,8 @@ class LangGraphAgent:
             config = await _branch_from_parent(graph, turn, config)
             input = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
-        stream = graph.astream(input, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
-        async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
+        stream = stream_steered(graph, input, config, listener.flush, stream_mode=_MODES, subgraphs=True, **options)
+        async with aclosing(stream) as items:
             async for space, mode, item in items:
                 if mode == "messages":
                     for event in listener.read_message(item[0], item[1], space):
