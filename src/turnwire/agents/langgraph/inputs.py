@@ -1,4 +1,7 @@
-"""Messages that enter a running graph: between two of its steps, by the SDK's own drain and update of the state.
+"""Messages that enter a running graph: it is drained, and goes on from a checkpoint that has the message too.
+
+The checkpoint is written with the checkpointer and not with `aupdate_state`, which would forget the steps that come
+next, unless they follow from the edges of one node.
 
 A graph without a checkpointer gets one for the run, which keeps references and serialises nothing. A graph whose state
 has no `messages` takes none; a message to it becomes the next turn.
@@ -10,11 +13,14 @@ from typing import Any, cast
 
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
+from langgraph.graph import add_messages  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.runtime import RunControl
 
-from turnwire.agents.langgraph.messages import cancelled_results, fields_of
+from turnwire.agents.langgraph.messages import cancelled_results
 from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.inputs import TurnInputs, current_inputs
 
@@ -35,7 +41,7 @@ async def stream_steered(
     if not graph.checkpointer:
         graph = graph.copy(update={"checkpointer": InMemorySaver(serde=cast("Any", _References()))})
         options = {"durability": "exit", **options}
-    steps, node = 0, None
+    steps = 0
     while True:
         control = RunControl()
         try:
@@ -43,7 +49,7 @@ async def stream_steered(
                 async for space, mode, item in items:
                     yield space, mode, item
                     if mode == "updates" and not space:
-                        steps, node = steps + 1, next(iter(item), node)
+                        steps += 1
                         if not control.drain_requested and await inputs.is_due():
                             control.request_drain("input")
             return
@@ -53,16 +59,25 @@ async def stream_steered(
             configurable = {**config.get("configurable", {})}
             configurable.pop("checkpoint_id", None)
             config, input = {**config, "configurable": configurable}, None
-            await _add_messages(graph, config, inputs, f"step {steps}", node)
+            await _add_messages(graph.checkpointer, config, inputs, f"step {steps}")
 
 
-async def _add_messages(graph: Any, config: RunnableConfig, inputs: TurnInputs, key: str, node: str | None) -> None:
-    state = await graph.aget_state(config)
+async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig, inputs: TurnInputs, key: str) -> None:
+    saved = await saver.aget_tuple(config)
+    messages: Any = saved.checkpoint["channel_values"].get("messages") if saved else None
     # A message between a call and its result would be rejected by model providers.
-    if not cancelled_results(fields_of(state.values).get("messages", [])):
-        messages = [HumanMessage(content) for content in await inputs.take_at(key)]
-        if messages:
-            await graph.aupdate_state(config, {"messages": messages}, as_node=node)
+    if saved is None or not isinstance(messages, list) or cancelled_results(cast("list[Any]", messages)):
+        return
+    if not (new := [HumanMessage(content) for content in await inputs.take_at(key)]):
+        return
+    version = saver.get_next_version(saved.checkpoint["channel_versions"].get("messages"), None)
+    checkpoint: Checkpoint = {
+        **saved.checkpoint,
+        "id": str(uuid6()),
+        "channel_values": {**saved.checkpoint["channel_values"], "messages": add_messages(messages, new)},
+        "channel_versions": {**saved.checkpoint["channel_versions"], "messages": version},
+    }
+    await saver.aput(saved.config, checkpoint, {**saved.metadata, "source": "update"}, {"messages": version})
 
 
 class _References:
