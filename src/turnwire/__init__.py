@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
     from turnwire.core.errors import AgentError, ToolError, TurnwireError
+    from turnwire.core.inputs import take_inputs
     from turnwire.core.journal import journaled
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.settings import Settings
@@ -42,6 +43,7 @@ __all__ = [
     "Wire",
     "emit",
     "journaled",
+    "take_inputs",
     "tool",
 ]
 
@@ -63,6 +65,7 @@ _HOMES = {
     "Wire": "core.contracts",
     "emit": "core.emit",
     "journaled": "core.journal",
+    "take_inputs": "core.inputs",
     "tool": "tools",
 }
 

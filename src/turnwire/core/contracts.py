@@ -350,8 +350,8 @@ class LogStore(LogReader, Protocol):
         `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
         with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
         do not follow the last one or an entry is ahead of its events, TurnEndedError after `done`, StoreFullError. An
-        ending forgets the turn's attachments, and a full store still takes it. A queued turn takes only its end as
-        `joined`, in the epoch that its record has.
+        ending forgets the turn's attachments, and a full store still takes it. Any process may end
+        a queued turn as `joined`, in the epoch that its record has.
 
         Not promised: that requests of different turns are committed in the order in which they were made.
         """
