@@ -11,6 +11,7 @@ import type {
   CustomEvent,
   ErrorEvent,
   Hit,
+  Joined,
   LoggedEvent,
   Outcome,
   ReviewEvent,
@@ -50,6 +51,15 @@ export interface StepView {
   agentPath: string[];
 }
 
+/** A message that has entered the turn, and its place: the offset in the answer, in code points. */
+export interface InputView {
+  content: string;
+  by: string;
+  turnId: string;
+  position: number;
+  answerOffset: number;
+}
+
 export interface TurnView {
   turnId: string;
   sessionId: string;
@@ -65,6 +75,8 @@ export interface TurnView {
   reasoning: string;
   status: string | undefined;
   steps: readonly StepView[];
+  /** The messages that were sent into the turn while it ran. */
+  inputs: readonly InputView[];
   citations: readonly CitationEvent[];
   /** The approval requests without a decision. */
   approvals: readonly ApprovalRequestEvent[];
@@ -80,6 +92,8 @@ export interface TurnView {
   outcome: Outcome | undefined;
   /** The reason why the turn did not complete. */
   reason: string | undefined;
+  /** Where the message of a joined turn is. */
+  joined: Joined | undefined;
   /** True if a restart reaches behind the start of this view: follow the turn from its start. */
   isStale: boolean;
   /** The folded events, so that a restart can drop void ones. */
@@ -109,6 +123,7 @@ export const EMPTY_VIEW: TurnView = {
   reasoning: "",
   status: undefined,
   steps: [],
+  inputs: [],
   citations: [],
   approvals: [],
   toolsUsed: [],
@@ -121,6 +136,7 @@ export const EMPTY_VIEW: TurnView = {
   error: undefined,
   outcome: undefined,
   reason: undefined,
+  joined: undefined,
   isStale: false,
   memory: { log: [], count: 0, base: undefined, length: 0 },
 };

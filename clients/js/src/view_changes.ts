@@ -12,6 +12,10 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
       return { turnId: event.turn_id, sessionId: event.session_id, agent: event.agent };
     case "message":
       return { message: event.content, by: event.by, channel: event.channel };
+    case "input": {
+      const { content, by, turn_id: turnId } = event;
+      return { inputs: [...view.inputs, { content, by, turnId, position, answerOffset: view.memory.length }] };
+    }
     case "status":
       return { status: event.text };
     case "token":
@@ -78,7 +82,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "error":
       return { error: event };
     case "done":
-      return { outcome: event.outcome, reason: event.reason, phase: "ended", approvals: [] };
+      return { outcome: event.outcome, reason: event.reason, joined: event.joined, phase: "ended", approvals: [] };
     default:
       return {}; // An unknown type, or a restart.
   }

@@ -131,7 +131,7 @@ def arguments(args: object) -> str:
 
 
 def exchanges(states: Iterable[TurnState]) -> list[Exchange]:
-    return [transcript([state]) for state in states]
+    return [transcript([state]) for state in states if state.outcome != "joined"]
 
 
 def trim(turns: Sequence[Exchange], limit: int) -> list[Exchange]:

@@ -113,12 +113,15 @@ class TurnRunner:
         """
         if self._draining:
             raise ShuttingDownError
-        agent, options = request.agent or await self._default_agent(request), request.options
+        busy = await self._unfinished(request)
+        # Without a choice, a message goes to the agent of the turn that it may enter.
+        agent = request.agent or next((turn.agent for turn in busy if turn.agent in self._agents), None)
+        agent, options = agent or next(iter(self._agents)), request.options
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
         if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
             raise AttachmentsNotTakenError(agent)
-        if request.on_busy in ("steer", "collect") and request.parent_turn_id is None:
+        if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
         session = None
         if request.session_id is None:
@@ -155,13 +158,12 @@ class TurnRunner:
             self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
 
-    async def _default_agent(self, request: TurnRequest) -> str:
-        """Return the agent of the turn that the message is to enter, or else the first one."""
-        if request.on_busy in ("steer", "collect") and request.session_id is not None:
-            for record in await self._store.unfinished(request.session_id):
-                if record.principal == request.principal and record.agent in self._agents:
-                    return record.agent
-        return next(iter(self._agents))
+    async def _unfinished(self, request: TurnRequest) -> list[TurnRecord]:
+        """Return the turns that the message may enter."""
+        if request.on_busy not in ("steer", "collect") or request.session_id is None:
+            return []
+        turns = await self._store.unfinished(request.session_id)
+        return [turn for turn in turns if turn.principal == request.principal]
 
     async def budget(self, principal: str) -> Budget:
         """Return the principal's budget, with the use of today, including turns that still run."""
