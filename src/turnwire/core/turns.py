@@ -130,7 +130,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     text: str = ""
     status: str | None = None
     steps: list[Step] = field(default_factory=list[Step])
-    inputs: list[Input] = field(default_factory=list[Input])
+    inputs: list[Input] = []  # Omitted when it is empty, unlike the lists that have always been there.
     citations: list[CitationEvent] = field(default_factory=list[CitationEvent])
     tools_used: list[str] = field(default_factory=list[str])
     mode: str | None = None
