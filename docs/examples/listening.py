@@ -1,4 +1,4 @@
-from turnwire import Turn, take_inputs
+from turnwire import Turn, Turnwire, take_inputs
 
 
 async def answer(turn: Turn):
@@ -6,3 +6,6 @@ async def answer(turn: Turn):
     for chapter in range(3):
         notes += await take_inputs()  # What was sent since the last call.
         yield f"Chapter {chapter + 1}, about {', '.join(notes)}. "
+
+
+app = Turnwire(agent=answer).asgi()

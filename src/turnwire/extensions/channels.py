@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import OnBusy, Store
 from turnwire.core.errors import EventsGoneError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -59,6 +59,12 @@ class Channel:
         self.timeout = timeout
         self.extension: ChannelProvider = extension
         self._provides = provides
+
+    @property
+    def on_busy(self) -> OnBusy:
+        """Return what happens to a message that comes while the user's last one is being answered."""
+        choice: object = getattr(self.extension, "on_busy", None)
+        return choice if choice in ("steer", "collect", "interrupt") else "enqueue"
 
     def open_stream(self, user_id: str) -> "ChannelStream":
         return ChannelStream(self, user_id)
