@@ -110,9 +110,12 @@ async def test_message_to_a_graph_without_messages_becomes_the_next_turn() -> No
         await gate.wait()
         return {"text": "one"}
 
+    def second(state: Plain) -> dict[str, Any]:
+        return {"text": f"{state['text']} two"}
+
     builder = StateGraph(Plain)
     builder.add_node("first", first)
-    builder.add_node("second", lambda state: {"text": f"{state['text']} two"})
+    builder.add_node("second", second)
     builder.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
     answer, entered = await run(builder.compile(), gate)
     assert (answer, entered) == ("one two", [])

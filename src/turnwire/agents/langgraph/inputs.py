@@ -64,11 +64,15 @@ async def stream_steered(
 
 async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig, inputs: TurnInputs, key: str) -> None:
     saved = await saver.aget_tuple(config)
-    messages: Any = saved.checkpoint["channel_values"].get("messages") if saved else None
-    # A message between a call and its result would be rejected by model providers.
-    if saved is None or not isinstance(messages, list) or cancelled_results(cast("list[Any]", messages)):
+    found: Any = saved.checkpoint["channel_values"].get("messages") if saved else None
+    if saved is None or not isinstance(found, list):
         return
-    if not (new := [HumanMessage(content) for content in await inputs.take_at(key)]):
+    messages = cast("list[Any]", found)
+    # A message between a call and its result would be rejected by model providers.
+    if cancelled_results(messages):
+        return
+    new: list[Any] = [HumanMessage(content) for content in await inputs.take_at(key)]
+    if not new:
         return
     version = saver.get_next_version(saved.checkpoint["channel_versions"].get("messages"), None)
     checkpoint: Checkpoint = {
