@@ -4,7 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.agents import AgentCase
+import pytest
+
+from tests.contracts.agents import CASES, AgentCase
 from tests.contracts.test_agent import case, only, outcome, said, seen, text
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, wait_until_suspended
@@ -27,6 +29,7 @@ __all__ = ["case", "model_server"]
 OSLO = calls(("weather", {"city": "Oslo"}), ids=["call_oslo"])
 BERGEN = calls(("weather", {"city": "Bergen"}), ids=["call_bergen"])
 SENT = "And Bergen, please."
+TEAMS = [case for case in CASES if hasattr(case.module, "delegate")]
 
 
 class Office:
@@ -177,11 +180,10 @@ async def look_up(city: str) -> str:
     return f"{city} is a city"
 
 
+@pytest.mark.parametrize("case", TEAMS, ids=lambda case: case.id)
 async def test_message_is_taken_by_the_turn_s_agent_and_not_by_a_sub_agent(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:
-    if not hasattr(case.module, "delegate"):
-        return
     model_server.plan(calls(("ask_scout", {"question": "Oslo?"})), OSLO, says("Sunny."), says("It is sunny."))
     office = Office("Oslo")
     async with case.desk(model_server, office.tool, delegates=True) as desk:
