@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Usage,
         UsageEvent,
     )
+    from turnwire.core.inputs import take_inputs
     from turnwire.core.journal import journaled
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.settings import Settings
@@ -90,6 +91,7 @@ __all__ = [
     "Wire",
     "emit",
     "journaled",
+    "take_inputs",
     "tool",
 ]
 
@@ -134,6 +136,7 @@ _HOMES = {
     "Wire": "core.contracts",
     "emit": "core.emit",
     "journaled": "core.journal",
+    "take_inputs": "core.inputs",
     "tool": "tools",
 }
 

@@ -1,15 +1,19 @@
 """Tests of a conversation on the page: live steps and text, and every button."""
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
 from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
+from tests.core.desk import Gate
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
+from turnwire import Turn, take_inputs
 from turnwire.core.events import (
+    Event,
     Hit,
     ReasoningEvent,
     ReviewEvent,
@@ -129,6 +133,60 @@ async def test_message_sent_during_an_answer_is_queued(browser: Browser, serve: 
         second.end()
         await page.ended()
         await expect(page.answer).to_have_text("Two.")
+
+
+class Listener:
+    """An agent that takes messages when the test opens its gate, once a turn."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        yield f"To {turn.message}: "
+        await self.gate.wait()
+        yield ", ".join([*await take_inputs(), "done"])
+
+
+async def test_enter_during_an_answer_puts_the_message_into_it(browser: Browser, serve: Serve) -> None:
+    listener = Listener()
+    async with serve(listener) as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        await expect(page.answer).to_have_text("To First:")
+        await page.part("composer").fill("And this")
+        await page.part("composer").press("Enter")
+        await expect(page.part("turn")).to_have_count(2)
+        await expect(page.turn).to_contain_text("Waits for the next step")
+        listener.gate.open()
+        await page.ended()
+        await expect(page.part("turn")).to_have_count(1)
+        await expect(page.part("input")).to_have_text("And this")
+        await expect(page.part("answer").first).to_have_text("To First:")
+        await expect(page.answer).to_have_text("And this, done")
+        await page.ask("Then")
+        await expect(page.part("turn")).to_have_count(2)
+        await page.ended()
+        await page.page.reload()
+        await expect(page.part("turn")).to_have_count(2)
+        await expect(page.part("input")).to_have_text("And this")
+        await expect(page.answer).to_have_text("To Then: done")
+
+
+async def test_message_during_an_answer_can_be_queued_or_interrupt(browser: Browser, serve: Serve) -> None:
+    listener = Listener()
+    async with serve(listener) as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        await expect(page.answer).to_have_text("To First:")
+        await page.part("on-busy").select_option("enqueue")
+        await page.ask("Second")
+        await expect(page.turn).to_contain_text("Queued")
+        await page.part("on-busy").select_option("interrupt")
+        await page.ask("Third")
+        await expect(page.answer).to_have_text("To Third:")
+        outcomes = [await turn.get_attribute("data-outcome") for turn in await page.part("turn").all()]
+        assert outcomes == ["cancelled", "cancelled", None]
+        listener.gate.open()
+        await page.ended()
+        await expect(page.part("input")).to_have_count(0)
 
 
 async def test_tool_runs_after_approval_and_not_after_denial(browser: Browser, serve: Serve) -> None:

@@ -148,7 +148,7 @@ def test_text_typed_during_an_answer_is_shown_and_queued(tmp_path: Path) -> None
         ask(typist, "Wait")
         typist.see("Well,")
         typist.type("queued message" + ENTER)
-        typist.see("next: queued message")
+        typist.see("sent: queued message")
         typist.type("half")
         typist.see("› half")
         typist.type("\x15/stop" + ENTER)
@@ -162,6 +162,24 @@ def test_text_typed_during_an_answer_is_shown_and_queued(tmp_path: Path) -> None
         typist.until(lambda: typist.lines[-1] == "› rest", "the typed text at the prompt")
         typist.type(CTRL_C + CTRL_D)
         assert typist.exit_code() == 0
+
+
+def test_line_sent_during_an_answer_enters_it_and_a_queued_one_is_asked_next(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    agent = ("--agent", "listening")
+    with serving_agents(data, tmp_path), typing("chat", "--data", data, *agent, cwd=tmp_path) as typist:
+        typist.see(PROMPT)
+        ask(typist, "One")
+        typist.see("To One.")
+        ask(typist, "/queue Three")
+        typist.see("next: Three")
+        ask(typist, "Two")
+        typist.see("Heard Two.", "To Three.")
+        ask(typist, "Four")
+        typist.see("Heard Four.")
+        typist.type(CTRL_D)
+        assert typist.exit_code() == 0
+        assert "To Two." not in typist.text
 
 
 def test_sessions_are_started_listed_and_continued(tmp_path: Path) -> None:

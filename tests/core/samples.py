@@ -15,6 +15,8 @@ from turnwire.core.events import (
     Event,
     HandoffEvent,
     Hit,
+    InputEvent,
+    Joined,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -43,6 +45,7 @@ texts = st.text(alphabet=st.one_of(st.sampled_from(HOSTILE + "a é日😀"), st.
 FULL: list[Event] = [
     SessionEvent("s1", "t1", "echo", forked_from="t0", forked_at=3),
     MessageEvent("hello", "ann", "http"),
+    InputEvent("and more", "ann", "http", "t2", "collect"),
     StatusEvent("reading"),
     HandoffEvent("writer"),
     SearchEvent("r1", "finished", "web", "tides", 1, (Hit(1, "d1", "c1", "T", "u", 2, "text", 0.5),), 1.5),
@@ -62,7 +65,7 @@ FULL: list[Event] = [
         "a", (CitationEvent(1, "d1"),), "synthesis", ("find",), Usage(1, 2, 3, 4), {"total_ms": 5.0}, "m1", "it is away"
     ),
     ErrorEvent("it broke", "agent_failed", True),
-    DoneEvent("cancelled", "s1", "t1", "requested"),
+    DoneEvent("cancelled", "s1", "t1", "requested", Joined("t0", 7)),
 ]
 
 OPENING = (SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "http"))

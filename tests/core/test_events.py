@@ -16,6 +16,7 @@ EVENTS: tuple[type[Any], ...] = get_args(Event)
 RELEASED = {
     "session": "session_id turn_id agent forked_from forked_at",
     "message": "content by channel",
+    "input": "content by channel turn_id mode",
     "status": "text",
     "handoff": "agent",
     "search": "step_id phase tool query page hits ms",
@@ -34,7 +35,7 @@ RELEASED = {
     "usage": "model input_tokens output_tokens cached_input_tokens reasoning_tokens",
     "response": "content citations mode tools_used usage timings model model_error",
     "error": "error code retryable",
-    "done": "outcome session_id turn_id reason",
+    "done": "outcome session_id turn_id reason joined",
 }
 
 

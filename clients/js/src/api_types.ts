@@ -22,7 +22,8 @@ export interface StartOptions {
   turnId?: string;
   /** The turn to continue. Default: the last one; an empty string continues none. */
   parentTurnId?: string;
-  onBusy?: "enqueue" | "reject" | "interrupt";
+  /** What happens if a turn runs: `steer` puts the message into it, `collect` makes one next turn of all such messages. */
+  onBusy?: "enqueue" | "reject" | "interrupt" | "steer" | "collect";
   /** The fate of the turn when its last reader leaves. */
   onDisconnect?: "continue" | "cancel" | { grace: number };
   review?: boolean;

@@ -4,7 +4,8 @@
  * A newer server may send other types; readers ignore them.
  */
 
-export type Outcome = "completed" | "failed" | "cancelled" | "interrupted";
+/** A `joined` turn was not run: its message is an `input` of another turn. */
+export type Outcome = "completed" | "failed" | "cancelled" | "interrupted" | "joined";
 
 /** `agent_path` names the sub-agents, outermost first; it is absent for events of the turn's own agent. */
 interface EventBase {
@@ -27,6 +28,17 @@ export interface MessageEvent extends EventBase {
   content: string;
   by: string;
   channel: string;
+}
+
+/** A message that has entered the running turn; `turn_id` is the turn under which it was accepted. */
+export interface InputEvent extends EventBase {
+  type: "input";
+  content: string;
+  by: string;
+  channel: string;
+  turn_id: string;
+  /** Absent: `steer`, a message that the agent took while it ran. `collect`: it belongs to the first message. */
+  mode?: "steer" | "collect";
 }
 
 /** A status line for a person. */
@@ -208,6 +220,12 @@ export interface ErrorEvent extends EventBase {
   retryable?: boolean;
 }
 
+/** The turn that a message has entered, and the position of its `input` event there. */
+export interface Joined {
+  turn_id: string;
+  position: number;
+}
+
 /** Always the last, exactly once; `reason` says why a turn did not complete. */
 export interface DoneEvent extends EventBase {
   type: "done";
@@ -215,11 +233,13 @@ export interface DoneEvent extends EventBase {
   session_id: string;
   turn_id: string;
   reason?: string;
+  joined?: Joined;
 }
 
 export type TurnEvent =
   | SessionEvent
   | MessageEvent
+  | InputEvent
   | StatusEvent
   | HandoffEvent
   | SearchEvent
@@ -286,6 +306,15 @@ export interface TurnStep {
   agent_path?: string[];
 }
 
+export interface TurnInput {
+  content: string;
+  turn_id: string;
+  by: string;
+  position: number;
+  answer_offset: number;
+  mode?: "steer" | "collect";
+}
+
 /** A turn as the server folds its log, up to `position`. Absent fields are empty. */
 export interface TurnState {
   turn_id?: string;
@@ -298,11 +327,13 @@ export interface TurnState {
   text?: string;
   status?: string;
   steps?: TurnStep[];
+  inputs?: TurnInput[];
   citations?: CitationEvent[];
   tools_used?: string[];
   mode?: string;
   usage?: Usage;
   error?: ErrorEvent;
+  joined?: Joined;
   timings?: { [name: string]: number };
   forked_from?: string;
   forked_at?: number;

@@ -26,7 +26,10 @@ export function foldTurn(items: Iterable<Followed>, view: TurnView = EMPTY_VIEW)
   return view;
 }
 
-/** Drops the events after a position, but not their usage. */
+/** The events that a restart does not make void. */
+const KEPT = ["usage", "input"];
+
+/** Drops the events after a position, but not the user's messages and the usage. */
 function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
   const { base = EMPTY_VIEW, log, count } = view.memory;
   if (from < base.position) {
@@ -34,7 +37,7 @@ function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
     const identity = { ...EMPTY_VIEW, turnId, sessionId, agent, message, by, channel };
     return asBase({ ...identity, phase: "running", position: item.position, isStale: true });
   }
-  const remaining = log.slice(0, count).filter(({ position, event }) => position <= from || event.type === "usage");
+  const remaining = log.slice(0, count).filter(({ position, event }) => position <= from || KEPT.includes(event.type));
   const before = foldTurn(remaining, base);
   const tools = before.steps.filter(({ kind }) => kind === "tool" || kind === "search").map(({ name }) => name);
   const phase = before.approvals.length ? "waiting" : "running";

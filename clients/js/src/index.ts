@@ -18,4 +18,4 @@ export type { FollowOptions, TurnHandle } from "./turn.js";
 export { applyEvent, foldTurn } from "./fold.js";
 export { viewOfSnapshot } from "./snapshot_view.js";
 export { EMPTY_VIEW, sliceText } from "./view.js";
-export type { StepView, TurnView } from "./view.js";
+export type { InputView, StepView, TurnView } from "./view.js";

@@ -1,8 +1,8 @@
 /** Views of a state that the server has folded: snapshots, and gaps. */
 
 import type { Snapshot } from "./api_types.js";
-import type { ApprovalRequestEvent, Arguments, Hit, ReviewEvent, TurnState, TurnStep } from "./events.js";
-import { asBase, EMPTY_VIEW, omitUndefined, type Provenance, type StepView, type TurnView } from "./view.js";
+import type { ApprovalRequestEvent, Arguments, Hit, ReviewEvent, TurnInput, TurnState, TurnStep } from "./events.js";
+import { asBase, EMPTY_VIEW, omitUndefined, type InputView, type Provenance, type StepView, type TurnView } from "./view.js";
 
 /** Returns a view to show at once; follow the turn `after` its `position`. */
 export function viewOfSnapshot(snapshot: Snapshot): TurnView {
@@ -24,6 +24,7 @@ export function viewOfState(state: TurnState, position: number): TurnView {
     position,
     phase,
     steps,
+    inputs: (state.inputs ?? []).map(inputOfState),
     approvals,
     status: state.status,
     usage: state.usage,
@@ -36,7 +37,12 @@ export function viewOfState(state: TurnState, position: number): TurnView {
     forkedFrom: state.forked_from,
     forkedAt: state.forked_at,
     restarts: state.restarts ?? 0,
+    joined: state.joined,
   });
+}
+
+function inputOfState({ turn_id: turnId, answer_offset: answerOffset, content, by, position }: TurnInput): InputView {
+  return { content, by, turnId, position, answerOffset };
 }
 
 function stepOfState({ answer_offset: answerOffset, agent_path: agentPath = [], ...step }: TurnStep): StepView {

@@ -11,6 +11,7 @@ import type {
   CustomEvent,
   ErrorEvent,
   Hit,
+  Joined,
   LoggedEvent,
   Outcome,
   ReviewEvent,
@@ -52,6 +53,15 @@ export interface StepView {
   agentPath: string[];
 }
 
+/** A message that has entered the turn, and its place: the offset in the answer, in code points. */
+export interface InputView {
+  content: string;
+  by: string;
+  turnId: string;
+  position: number;
+  answerOffset: number;
+}
+
 export interface TurnView {
   turnId: string;
   sessionId: string;
@@ -67,6 +77,8 @@ export interface TurnView {
   reasoning: string;
   status: string | undefined;
   steps: readonly StepView[];
+  /** The messages that were sent into the turn while it ran. */
+  inputs: readonly InputView[];
   citations: readonly CitationEvent[];
   /** The approval requests without a decision. */
   approvals: readonly ApprovalRequestEvent[];
@@ -87,6 +99,8 @@ export interface TurnView {
   forkedAt: number | undefined;
   /** The number of times that another worker has continued the turn. */
   restarts: number;
+  /** Where the message of a joined turn is. */
+  joined: Joined | undefined;
   /** True if a restart reaches behind the start of this view: follow the turn from its start. */
   isStale: boolean;
   /** The folded events, so that a restart can drop void ones. */
@@ -116,6 +130,7 @@ export const EMPTY_VIEW: TurnView = {
   reasoning: "",
   status: undefined,
   steps: [],
+  inputs: [],
   citations: [],
   approvals: [],
   toolsUsed: [],
@@ -131,6 +146,7 @@ export const EMPTY_VIEW: TurnView = {
   forkedFrom: undefined,
   forkedAt: undefined,
   restarts: 0,
+  joined: undefined,
   isStale: false,
   memory: { log: [], count: 0, base: undefined, length: 0 },
 };

@@ -21,6 +21,10 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
       const steps = view.steps.map((step) => (isOpen(step) ? { ...step, state: "failed" as const } : step));
       return { message: event.content, by: event.by, channel: event.channel, steps, approvals: [] };
     }
+    case "input": {
+      const { content, by, turn_id: turnId } = event;
+      return { inputs: [...view.inputs, { content, by, turnId, position, answerOffset: view.memory.length }] };
+    }
     case "status":
       return { status: event.text };
     case "token":
@@ -87,7 +91,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "error":
       return { error: event };
     case "done":
-      return { outcome: event.outcome, reason: event.reason, phase: "ended", approvals: [] };
+      return { outcome: event.outcome, reason: event.reason, joined: event.joined, phase: "ended", approvals: [] };
     default:
       return {}; // An unknown type, or a restart.
   }

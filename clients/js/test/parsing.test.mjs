@@ -115,6 +115,18 @@ test("view has the whole turn", () => {
   assert.equal(view.phase, "waiting", "and the view before is as it was");
 });
 
+test("message that entered a turn stays at its place over a restart, and is the same in a snapshot", () => {
+  const input = { type: "input", content: "And more", by: "ann", channel: "http", turn_id: "t2" };
+  const lost = foldTurn(log(...OPENING, say("One "), input, say("two"), { type: "restart", from_position: 3, reason: "lost" }));
+  const view = { content: "And more", by: "ann", turnId: "t2", position: 4, answerOffset: 4 };
+  assert.deepEqual([lost.text, lost.inputs], ["One ", [view]]);
+  const inputs = [{ content: "And more", turn_id: "t2", by: "ann", position: 4, answer_offset: 4 }];
+  assert.deepEqual(viewOfSnapshot({ phase: "running", position: 6, state: { text: "One ", inputs } }).inputs, [view]);
+  const joined = { turn_id: "t1", position: 4 };
+  const done = foldTurn(log(...OPENING, { type: "done", outcome: "joined", session_id: "s", turn_id: "t2", joined }));
+  assert.deepEqual([done.outcome, done.joined], ["joined", joined]);
+});
+
 test("restart drops void events and keeps their usage", () => {
   const before = foldTurn(log(...OPENING, say("One "), { type: "tool_call", call_id: "c", tool: "x", args: {} }));
   const lost = foldTurn(

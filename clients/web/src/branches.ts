@@ -18,7 +18,8 @@ export function visiblePath(entries: readonly Entry[], chosen: ReadonlyMap<strin
     const next = candidates.find((entry) => entry.key === choice) ?? candidates.at(-1);
     if (!next || visited.has(next)) return path;
     visited.add(next);
-    path.push(next);
+    // The message of a joined turn is shown in the turn that it has entered.
+    if (next.view.outcome !== "joined") path.push(next);
     parents = next.turnId && next.turnId !== next.key ? [next.turnId, next.key] : [next.key];
   }
 }

@@ -7,7 +7,7 @@
 
 import { type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
 import { visiblePath } from "./branches.ts";
-import { type Entry, foldedEntry, remoteEntry, phaseOf, runningEntry, sentEntry, snapshotEntry } from "./entries.ts";
+import { type Entry, foldedEntry, type OnBusy, remoteEntry, phaseOf, runningEntry, sentEntry, snapshotEntry } from "./entries.ts";
 import { SessionStream } from "./session_stream.ts";
 import { Observable } from "./observable.ts";
 import { client, isStatus, newId, errorText } from "./server.ts";
@@ -81,8 +81,12 @@ export class Conversation extends Observable {
     return this.#entries.some((entry) => entry.phase !== "ended" && entry.phase !== "refused");
   }
 
-  /** Sends a message; `after` is the turn to continue, `""` none. Default: the last visible turn. */
-  async send(message: string, agent: string | undefined, after?: string): Promise<void> {
+  /**
+   * Sends a message; `after` is the turn to continue, `""` none. Default: the last visible turn.
+   *
+   * `onBusy` says what happens if a turn runs.
+   */
+  async send(message: string, agent: string | undefined, after?: string, onBusy: OnBusy = "enqueue"): Promise<void> {
     const shown = this.path.findLast((entry) => entry.phase !== "refused");
     const last = this.#entries.findLast((entry) => entry.turnId);
     const parent = after ?? shown?.turnId ?? undefined;
@@ -91,6 +95,7 @@ export class Conversation extends Observable {
       parent: after === "" ? null : (parent ?? shown?.key ?? null),
       message,
       agent,
+      onBusy,
       // The server defaults to the session's last turn, which may be one that this page does not know yet.
       sentParent: parent === last?.turnId ? undefined : parent,
     });
@@ -146,7 +151,7 @@ export class Conversation extends Observable {
       const record = await client.request<TurnRecord>("POST", `/v1/sessions/${sessionId}/turns`, {
         message: entry.message,
         turn_id: entry.key,
-        on_busy: "enqueue",
+        on_busy: entry.onBusy,
         ...(entry.agent ? { agent: entry.agent } : {}),
         ...(entry.sentParent === undefined ? {} : { parent_turn_id: entry.sentParent }),
       });

@@ -10,6 +10,9 @@ import {
   viewOfSnapshot,
 } from "../../js/src/index.ts";
 
+/** What happens to a message that is sent while a turn runs. */
+export type OnBusy = "steer" | "enqueue" | "interrupt";
+
 export interface Entry {
   /** An id of this page; the turn id if another client started the turn. */
   key: string;
@@ -18,6 +21,7 @@ export interface Entry {
   parent: string | null;
   message: string;
   agent: string | undefined;
+  onBusy: OnBusy;
   /** The parent that is sent to the server. Default: the session's last turn. */
   sentParent: string | undefined;
   phase: "sending" | "refused" | "queued" | "running" | "ended";
@@ -42,6 +46,7 @@ const EMPTY: Entry = {
   parent: null,
   message: "",
   agent: undefined,
+  onBusy: "enqueue",
   sentParent: undefined,
   phase: "running",
   startedAt: null,
@@ -53,7 +58,7 @@ const EMPTY: Entry = {
 };
 
 /** Returns the entry of a message that was just sent. */
-export function sentEntry(sent: Pick<Entry, "key" | "parent" | "message" | "agent" | "sentParent">): Entry {
+export function sentEntry(sent: Pick<Entry, "key" | "parent" | "message" | "agent" | "onBusy" | "sentParent">): Entry {
   return { ...EMPTY, ...sent, phase: "sending", view: { ...EMPTY_VIEW, message: sent.message } };
 }
 

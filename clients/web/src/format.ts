@@ -18,7 +18,7 @@ export function bytes(number: number): string {
   return number < 1e6 ? `${(number / 1e3).toFixed(0)} KB` : `${(number / 1e6).toFixed(1)} MB`;
 }
 
-const ENDS = { failed: "Failed", cancelled: "Stopped", interrupted: "Interrupted", completed: "Done" } as const;
+const ENDS = { failed: "Failed", cancelled: "Stopped", interrupted: "Interrupted", completed: "Done", joined: "Added to the answer before" } as const;
 
 /** Returns the status line, which screen readers announce. */
 export function statusOf(view: TurnView): string {

@@ -1,7 +1,8 @@
 /** A shared session, read-only: questions, answers and their sources, for anybody who has the link. */
 
-import { render } from "preact";
+import { Fragment, render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { sliceText } from "../../js/src/view.ts";
 import { AnswerView } from "./text/answer.ts";
 
 interface SharedCitation {
@@ -19,6 +20,7 @@ interface SharedTurn {
   phase: "queued" | "running" | "waiting" | "ended";
   outcome: "completed" | "failed" | "cancelled" | "interrupted" | null;
   content: string;
+  inputs: { content: string; answer_offset: number }[];
   citations: SharedCitation[];
   steps: { kind: "tool" | "search" | "review" | "handoff"; name: string; state: string }[];
 }
@@ -72,9 +74,13 @@ function Share() {
   );
 }
 
-function Turn({ turn }: { turn: SharedTurn }) {
+function Answer({ text }: { text: string }) {
   const container = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => new AnswerView(container.current!).show(turn.content, false, true), []);
+  useLayoutEffect(() => new AnswerView(container.current!).show(text, false, true), []);
+  return <div class="prose" data-testid="answer" ref={container} />;
+}
+
+function Turn({ turn }: { turn: SharedTurn }) {
   const tools = [...new Set(turn.steps.filter((step) => step.kind === "tool").map((step) => step.name))];
   return (
     <section class="turn" data-testid="turn">
@@ -85,7 +91,18 @@ function Turn({ turn }: { turn: SharedTurn }) {
       </article>
       <article class="answer" aria-label={`Answer of ${turn.agent}`}>
         {tools.length > 0 && <p class="faint small">Used {tools.join(", ")}</p>}
-        <div class="prose" data-testid="answer" ref={container} />
+        {[...turn.inputs, null].map((input, index) => (
+          <Fragment key={index}>
+            <Answer text={sliceText(turn.content, turn.inputs[index - 1]?.answer_offset ?? 0, input?.answer_offset)} />
+            {input && (
+              <div class="asked">
+                <div class="bubble" data-testid="input">
+                  {input.content}
+                </div>
+              </div>
+            )}
+          </Fragment>
+        ))}
         {turn.outcome !== "completed" && <p class="note">{ENDS[turn.outcome ?? turn.phase]}</p>}
         <Sources citations={turn.citations} />
       </article>

@@ -8,7 +8,7 @@ import { timingOf } from "../src/inspector/timing.ts";
 import { EMPTY_VIEW, type TurnView } from "../../js/src/index.ts";
 import { argumentLines, period, headingIn, provenance, stepsSummary } from "../src/format.ts";
 
-const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent }) as Entry;
+const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent, view: EMPTY_VIEW }) as Entry;
 const keys = (entries: Entry[], chosen: [string, string][] = []) =>
   visiblePath(entries, new Map(chosen)).map(({ key }) => key);
 
@@ -16,6 +16,11 @@ test("visible path is the newest branch unless another was chosen", () => {
   const entries = [entry("a", null), entry("b", "a"), entry("c", "b"), entry("b2", "a")];
   assert.deepEqual(keys(entries), ["a", "b2"]);
   assert.deepEqual(keys(entries, [["a", "b"]]), ["a", "b", "c"]);
+});
+
+test("joined turn is not on the path, and the turns after it are", () => {
+  const joined = { ...entry("b", "a"), view: { ...EMPTY_VIEW, outcome: "joined" } } as Entry;
+  assert.deepEqual(keys([entry("a", null), joined, entry("c", "b")]), ["a", "c"]);
 });
 
 test("message may have a parent without an id", () => {

@@ -20,8 +20,9 @@ from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
-from turnwire.core.history import PARAGRAPH
+from turnwire.core.history import PARAGRAPH, add_messages
 from turnwire.core.ids import new_id
+from turnwire.core.inputs import TurnInputs, current_inputs
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.models.address import ModelAddress
@@ -93,7 +94,8 @@ class ChatCompletionsAgent:
         messages = [*turn.history, Message("user", turn.message)]
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
-        async with aclosing(self._run(messages, turn.resumption, turn.progress, model)) as events:
+        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs())
+        async with aclosing(run) as events:
             async for event in events:
                 yield event
 
@@ -169,10 +171,11 @@ class ChatCompletionsAgent:
         resumption: Resumption | None,
         progress: Sequence[Message] = (),
         model: Model | None = None,
+        inputs: TurnInputs | None = None,
     ) -> AsyncGenerator[Event | str]:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
-        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps)
+        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps, inputs)
         async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event
@@ -219,11 +222,18 @@ class _LoopCheckpoint(Struct, frozen=True, rename={"messages": "said", "has_text
 class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
-    `messages` is the conversation; the run appends its own messages to it.
+    `messages` is the conversation; the run appends its own messages to it, and before each model call those that have
+    come in `inputs` meanwhile.
     """
 
     def __init__(
-        self, model: Model, instructions: str, tools: Mapping[str, Tool], messages: list[Message], max_steps: int
+        self,
+        model: Model,
+        instructions: str,
+        tools: Mapping[str, Tool],
+        messages: list[Message],
+        max_steps: int,
+        inputs: TurnInputs | None = None,
     ) -> None:
         self.messages = messages
         self._initial_count = len(messages)
@@ -240,6 +250,7 @@ class ToolLoop:
         self._step = 0
         self._journal = current_journal()
         self._place = self._journal.place("run") if self._journal else ""
+        self._inputs = inputs
         self._has_text = False
 
     async def run(
@@ -257,6 +268,9 @@ class ToolLoop:
             if self._step >= self._max_steps:
                 break
             self._step += 1
+            if self._inputs is not None:
+                sent = await self._inputs.take(self._place)
+                add_messages(self.messages, [Message("user", content) for content in sent])
             async with aclosing(self._next_reply()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str) and self._has_text:

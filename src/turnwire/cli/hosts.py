@@ -24,6 +24,7 @@ from turnwire.channels.console.client import (
 from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import load_agents
+from turnwire.core.contracts import OnBusy
 from turnwire.core.errors import TurnwireError
 from turnwire.core.follow import follow
 from turnwire.server.auth import LOCAL_PRINCIPAL
@@ -130,9 +131,12 @@ class EmbeddedHost:
             raise HostError("the channel `console` does not run; remove what replaces or disables it")
         return channel
 
-    async def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
+    async def converse(
+        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+    ) -> AsyncGenerator[TurnUpdate]:
+        fields = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
         try:
-            body = MessageBody.model_validate({"message": message, "session_id": session_id, "agent": agent})
+            body = MessageBody.model_validate(fields)
         except ValueError as error:
             raise HostError(f"the message is not valid: {error}") from error
         with _host_errors():

@@ -17,7 +17,7 @@ from turnwire.core.turns import Message, Phase, Session, Turn, TurnRecord, TurnS
 
 logger = logging.getLogger("turnwire.runner")
 
-OnBusy = Literal["enqueue", "reject", "interrupt"]
+OnBusy = Literal["enqueue", "reject", "interrupt", "steer", "collect"]
 OnCrash = Literal["close", "resume"]
 OnDivergence = Literal["end", "continue"]
 RUNNABLE = "runnable"
@@ -169,7 +169,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
 
 
-TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
+TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted", "joined"]
 """The phase of an unfinished turn, or the outcome of an ended one."""
 
 
@@ -220,7 +220,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
-CallKind = Literal["model", "tool", "step", "suspension"]
+CallKind = Literal["model", "tool", "step", "suspension", "input"]
 CallState = Literal["started", "finished", "unrecorded", "shown"]
 
 
@@ -235,7 +235,8 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools, or none; there is no entry for its start, and calls inside it need not be repeated. An entry of the kind
     `suspension` begins a segment; its names are the ids of the calls that a person decides about, and its result is the
     agent's checkpoint as base64. One without names begins the segment of a fork, in which the agent begins with another
-    message, or that of an agent that has changed.
+    message, or that of an agent that has changed. One of the kind `input` has the messages that entered the turn before
+    a call, in its `result`; it is committed with their `input` events.
 
     `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
     """
@@ -402,7 +403,8 @@ class LogStore(LogReader, Protocol):
         `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
         with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
         do not follow the last one or an entry is ahead of its events, TurnEndedError after `done`, StoreFullError. An
-        ending forgets the turn's attachments, and a full store still takes it.
+        ending forgets the turn's attachments, and a full store still takes it. Any process may end
+        a queued turn as `joined`, in the epoch that its record has.
 
         Not promised: that requests of different turns are committed in the order in which they were made.
         """

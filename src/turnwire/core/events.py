@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
+Outcome = Literal["completed", "failed", "cancelled", "interrupted", "joined"]
+"""A `joined` turn was not run: its message has become an `input` of another turn."""
+InputMode = Literal["steer", "collect"]
 
 
 def _type_name(class_name: str) -> str:
@@ -45,6 +47,20 @@ class MessageEvent(EventBase, frozen=True):
     content: str
     by: str
     channel: str
+
+
+class InputEvent(EventBase, frozen=True):
+    """A message that has entered the running turn; the agent's next model call has it.
+
+    `turn_id` is the turn under which the message was accepted, which ends as `joined`. A `steer` was taken by the
+    agent while it ran; a `collect` belongs to the message that began the turn. A restart does not make it void.
+    """
+
+    content: str
+    by: str
+    channel: str
+    turn_id: str
+    mode: InputMode = "steer"
 
 
 class StatusEvent(EventBase, frozen=True):
@@ -236,21 +252,33 @@ class ErrorEvent(EventBase, frozen=True):
     retryable: bool = False
 
 
+class Joined(Struct, frozen=True):
+    """The turn that a message has entered, and the position of its `input` event there."""
+
+    turn_id: str
+    position: int
+
+
 class DoneEvent(EventBase, frozen=True):
-    """The last event of every log, exactly once. `reason` says why the turn did not complete."""
+    """The last event of every log, exactly once. `reason` says why the turn did not complete.
+
+    A `joined` turn has `joined`: where its message is, and its answer.
+    """
 
     outcome: Outcome
     session_id: str
     turn_id: str
     reason: str | None = None
+    joined: Joined | None = None
 
 
-RESERVED = (SessionEvent, MessageEvent, DoneEvent)
-"""The first and last events of a log, which only Turnwire writes."""
+RESERVED = (SessionEvent, MessageEvent, InputEvent, DoneEvent)
+"""The user's messages and the first and last events of a log, which only Turnwire writes."""
 
 Event = (
     SessionEvent
     | MessageEvent
+    | InputEvent
     | StatusEvent
     | HandoffEvent
     | SearchEvent

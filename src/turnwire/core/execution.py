@@ -57,6 +57,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.follow import read_all
 from turnwire.core.history import earlier_messages, imported_history
+from turnwire.core.inputs import JOINS, TurnInputs, set_inputs
 from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import (
@@ -137,6 +138,7 @@ class Execution:
         self._historian = historian
         self._meter = meter
         self._log = TurnLog(store, record, limits, self._on_store_failure)
+        self._inputs = TurnInputs(store, record, self._log, limits)
         self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
         self._releases_after_step = False
@@ -264,6 +266,8 @@ class Execution:
         set_running_turn(log, self._check_emitted)
         if keeps_journal(agent):
             await self._open_journal(agent)
+        set_inputs(self._inputs)
+        await self._inputs.collect()
         approval: WaitForApproval | None = None
         try:
             try:
@@ -307,6 +311,7 @@ class Execution:
             self._log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
         )
         set_journal(self._journal)
+        self._inputs.journal = self._journal
 
     async def _open_journal(self, agent: Agent) -> None:
         log = self._log
@@ -363,11 +368,11 @@ class Execution:
             id=record.id,
             session_id=record.session_id,
             principal=record.principal,
-            message=record.message,
+            message=self._inputs.message,
             agent=record.agent,
             channel=record.channel,
             history=history,
-            options=record.options,
+            options={name: value for name, value in record.options.items() if name != JOINS},
             resumption=await self._resumption(),
             progress=await self._progress() if resumes(agent) else (),
             parent_turn_id=record.parent_turn_id,
@@ -550,10 +555,12 @@ class Execution:
         if stop is None:
             response = whole_response(self._log.fold, self._response)
             self._log.check_response_size(len(encode_event(response)[1]))
+            await self._inputs.settle()
             await self._log.end("completed", response=response)
         elif (phase := await self._hand_over(stop)) is not None:
             return _FINAL_STATES[phase]
         else:
+            await self._inputs.settle()
             await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
         return ExecutionState.ENDED
 

@@ -5,17 +5,17 @@ to the turn. The results and notes that complete it are never written to a log. 
 """
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise, zip_longest
-from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.emit import emit
 from turnwire.core.events import StatusEvent
-from turnwire.core.turns import Message, Step, ToolRequest, TurnRecord, TurnState
+from turnwire.core.turns import Input, Message, Step, ToolRequest, TurnRecord, TurnState
 
 PARAGRAPH = "\n\n"
 """What agents write between two replies of their model in one answer, such as before and after a tool call."""
@@ -28,64 +28,99 @@ _CONTINUED = "[The user continued the conversation from here.]"
 
 
 def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
-    """Return the conversation of some ended turns."""
-    return tuple(message for state in states for message in _turn_messages(state))
+    """Return the conversation of some ended turns. The message of a joined turn is in the turn that it joined."""
+    return tuple(message for state in states if state.outcome != "joined" for message in _turn_messages(state))
 
 
 def _turn_messages(state: TurnState) -> Iterator[Message]:
     yield from earlier_messages(state)
-    message, start, steps = list(_parts(state))[-1]
-    note = _NOTES.get(state.outcome or "")
-    yield from _part_messages(message, state.text, start, steps, note)
+    part = list(_parts(state))[-1]
+    yield from _part_messages(part, state.text, _NOTES.get(state.outcome or ""))
 
 
 def earlier_messages(state: TurnState) -> Iterator[Message]:
     """Yield the conversation of a fork before its last message: the part of the forked turn that it shares."""
-    parts = list(_parts(state))
-    for (message, start, steps), (_, end, _) in pairwise(parts):
-        text = state.text[:end].removesuffix(PARAGRAPH)
-        yield from _part_messages(message, text, start, steps, None if text[start:] else _CONTINUED)
+    for part, following in pairwise(_parts(state)):
+        text = state.text[: following.start].removesuffix(PARAGRAPH)
+        yield from _part_messages(part, text, None if text[part.start :] else _CONTINUED)
 
 
-def _parts(state: TurnState) -> Iterator[tuple[str, int, list[Step]]]:
-    """Yield each message of a turn, the length of the answer before it, and the steps that follow it."""
+class _Part(NamedTuple):
+    """A message of a turn, the length of the answer before it, and what follows it: steps and inputs."""
+
+    message: str
+    start: int
+    steps: Sequence[Step]
+    inputs: Sequence[Input]
+
+
+def _parts(state: TurnState) -> Iterator[_Part]:
     starts = [(state.message, 0, 0), *((each.content, each.answer_offset, each.position) for each in state.follow_ups)]
     ends = [position for _, _, position in starts[1:]]
     for (message, offset, begin), end in zip_longest(starts, ends):
-        yield message, offset, [s for s in state.steps if begin < s.position and (end is None or s.position < end)]
+        steps = [each for each in state.steps if begin < each.position and (end is None or each.position < end)]
+        inputs = [each for each in state.inputs if begin < each.position and (end is None or each.position < end)]
+        yield _Part(message, offset, steps, inputs)
 
 
-def _part_messages(message: str, text: str, start: int, steps: Sequence[Step], note: str | None) -> Iterator[Message]:
+def _part_messages(part: _Part, text: str, note: str | None) -> Iterator[Message]:
     """Yield a message and the answer to it, which begins at an offset of the text."""
-    yield Message("user", message)
-    groups = list(_call_groups(steps))
-    yield from call_messages(text, groups, lambda _: True, start)
-    offset = groups[-1][0].answer_offset if groups else start
+    messages = [Message("user", part.message)]
+    groups = list(_call_groups(part))
+    add_messages(messages, work_messages(text, groups, part.inputs, lambda _: True, part.start))
+    offset = max((_first(each).answer_offset for each in [*groups, *part.inputs]), default=part.start)
     rest = text[offset:]
     if note:
         rest = f"{rest}{PARAGRAPH}{note}" if rest else note
-    handoffs = [step.name for step in steps if step.kind == "handoff" and not step.agent_path]
-    if rest or offset == start or handoffs:
-        yield Message("assistant", rest, agent=handoffs[-1] if handoffs else None)
+    handoffs = [step.name for step in part.steps if step.kind == "handoff" and not step.agent_path]
+    if rest or offset == part.start or messages[-1].role == "user" or handoffs:
+        messages.append(Message("assistant", rest, agent=handoffs[-1] if handoffs else None))
+    yield from messages
 
 
-def _call_groups(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Group the tool calls of the turn's own agent that have no text between them: one request of the model."""
-    calls = (step for step in steps if step.kind == "tool" and not step.agent_path)
-    return (list(group) for _, group in groupby(calls, key=attrgetter("answer_offset")))
+def _call_groups(part: _Part) -> Iterator[list[Step]]:
+    """Group the tool calls of the turn's own agent that nothing separates: one request of the model."""
+    calls = (step for step in part.steps if step.kind == "tool" and not step.agent_path)
+    positions = [message.position for message in part.inputs]
+    groups = groupby(calls, key=lambda call: (call.answer_offset, bisect(positions, call.position)))
+    return (list(group) for _, group in groups)
 
 
-def call_messages(
-    text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool], start: int = 0
+def work_messages(
+    text: str,
+    groups: Iterable[Sequence[Step]],
+    inputs: Iterable[Input],
+    has_result: Callable[[Step], bool],
+    start: int = 0,
 ) -> Iterator[Message]:
-    """Yield, for each group of parallel calls, the text before it, the calls, and their results."""
-    for calls in groups:
-        end = calls[0].answer_offset
-        requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in calls)
-        yield Message("assistant", text[start:end], tool_calls=requests)
-        for call in filter(has_result, calls):
-            yield Message("tool", _result_text(call), call_id=call.id)
-        start = end
+    """Yield the messages of a turn after its first: text, parallel calls with their results, and the user's inputs.
+
+    The text before `start` and after the last of them is left out.
+    """
+    for step in sorted([*groups, *inputs], key=lambda step: _first(step).position):
+        offset = _first(step).answer_offset
+        piece, start = text[start:offset], offset
+        if isinstance(step, Input):
+            if piece:
+                yield Message("assistant", piece)
+            yield Message("user", step.content)
+        else:
+            requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in step)
+            yield Message("assistant", piece, tool_calls=requests)
+            for call in filter(has_result, step):
+                yield Message("tool", _result_text(call), call_id=call.id)
+
+
+def _first(step: Sequence[Step] | Input) -> Step | Input:
+    return step if isinstance(step, Input) else step[0]
+
+
+def add_messages(messages: list[Message], more: Iterable[Message]) -> None:
+    """Append messages; of two users' messages in a row, which some model providers reject, make one."""
+    for message in more:
+        if messages and messages[-1].role == message.role == "user":
+            message = Message("user", PARAGRAPH.join((messages.pop().content, message.content)))
+        messages.append(message)
 
 
 def _result_text(step: Step) -> str:
@@ -131,7 +166,7 @@ def arguments(args: object) -> str:
 
 
 def exchanges(states: Iterable[TurnState]) -> list[Exchange]:
-    return [transcript([state]) for state in states]
+    return [transcript([state]) for state in states if state.outcome != "joined"]
 
 
 def trim(turns: Sequence[Exchange], limit: int) -> list[Exchange]:

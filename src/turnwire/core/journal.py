@@ -66,6 +66,8 @@ class Recording(Struct):
     checkpoint: bytes | None = None
     """The checkpoint that the agent left in that suspension; None if it is not recorded."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+    inputs: dict[str, JournalEntry] = field(default_factory=dict[str, JournalEntry])
+    """The messages that entered the turn, by the call that they came before."""
     size: int = 0
     """The bytes of all results, of all segments."""
     last_finished: int = 0
@@ -86,10 +88,12 @@ class Recording(Struct):
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.checkpoint = base64.b64decode(json.loads(entry.result)) if entry.result else None
-            self.calls = {}
+            self.calls, self.inputs = {}, {}
         elif entry.kind == "step":
             self.calls[entry.key] = RecordedCall(entry, "finished", entry.since, entry.position, entry.result)
             self.last_finished = entry.position
+        elif entry.kind == "input":
+            self.inputs[entry.key] = entry
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
@@ -364,6 +368,33 @@ class TurnJournal:
         recording = Recording(size=self._recording.size, last_finished=self._recording.last_finished)
         recording.add(entry)
         return recording
+
+    def recorded_inputs(self, key: str) -> Any:
+        """Return what `record_inputs` was called with before a crash, or None."""
+        entry = self._recording.inputs.pop(key, None)
+        return None if entry is None else json.loads(entry.result)
+
+    @property
+    def has_recorded_inputs(self) -> bool:
+        """Return True while `recorded_inputs` has not returned all that was recorded."""
+        return bool(self._recording.inputs)
+
+    def record_inputs(self, key: str, messages: Any) -> None:
+        """Record the messages that have entered the turn, in one step with the events that were appended for them."""
+        result = json.dumps(messages, separators=(",", ":")).encode("ascii")
+        entry = self._entry("input", key, ())
+        self.record(replace(entry, key=key, state="finished", result=result))
+
+    def next_call(self, place: str) -> tuple[str, bool]:
+        """Return the key of a run's next model call, and whether the call is answered from the journal."""
+        key = f"{place}#{self._finished[place]}"
+        recorded = self._recording.calls.get(key)
+        return key, recorded is not None and recorded.is_finished
+
+    @property
+    def is_replaying(self) -> bool:
+        """Return True while recorded calls have not been made again."""
+        return bool(self._unmet)
 
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""

@@ -19,6 +19,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     Event,
+    Joined,
     MessageEvent,
     Outcome,
     ResponseEvent,
@@ -248,12 +249,13 @@ class TurnLog:
         reason: str | None = None,
         response: ResponseEvent | None = None,
         error: ErrorEvent | None = None,
+        joined: Joined | None = None,
     ) -> None:
         """Append the last events in one step and wait until they are committed. Raises StoreError."""
         self.ended = True
         if self._failure is None:
             request = self._open_request()
-            done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
+            done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason, joined=joined)
             for event in (response, error, done):
                 if event is not None:
                     self._position += 1

@@ -82,7 +82,7 @@ TURNS = Counter(
     "turnwire_turns_total",
     "Turns that this process has ended, by outcome.",
     "outcome",
-    ("completed", "failed", "cancelled", "interrupted"),
+    ("completed", "failed", "cancelled", "interrupted", "joined"),
 )
 FIRST_EVENT = Histogram(
     "turnwire_first_event_seconds",
@@ -186,6 +186,8 @@ def note_commit(events: int, seconds: float) -> None:
 def note_ending(outcome: str, timings: dict[str, float]) -> None:
     """Count a turn whose end is committed; the timings are those of its state, in milliseconds."""
     TURNS.add(outcome)
+    if outcome == "joined":
+        return  # Its answer is in another turn.
     for name, histogram in (
         ("first_event_ms", FIRST_EVENT),
         ("first_token_ms", FIRST_TOKEN),

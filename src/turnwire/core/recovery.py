@@ -16,7 +16,7 @@ from turnwire.core.contracts import Agent, Store, Suspension, keeps_journal, rep
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.events import ApprovalRequestEvent, Event, RestartEvent, StatusEvent, ToolCallEvent
 from turnwire.core.follow import read_all
-from turnwire.core.history import call_messages
+from turnwire.core.history import work_messages
 from turnwire.core.journal import RecordedCall, Recording, fold_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.state import TurnFold
@@ -196,10 +196,11 @@ def unfinished_calls(fold: TurnFold) -> list[Step]:
 
 def progress(fold: TurnFold) -> tuple[Message, ...]:
     """Return the work of the turn's own agent so far, as the messages that follow the user's."""
-    calls = list(_parallel_calls(fold))
-    begin = fold.message_offset
-    messages = list(call_messages(fold.text, calls, lambda call: fold.end_of(call) is not None, begin))
-    if rest := fold.text[calls[-1][0].answer_offset if calls else begin :]:
+    calls, begin = list(_parallel_calls(fold)), fold.message_offset
+    inputs = [each for each in fold.inputs if each.mode == "steer" and each.position > fold.message_position]
+    messages = list(work_messages(fold.text, calls, inputs, lambda call: fold.end_of(call) is not None, begin))
+    offsets = [calls[-1][0].answer_offset if calls else begin, *(each.answer_offset for each in inputs)]
+    if rest := fold.text[max(offsets) :]:
         messages.append(Message("assistant", rest))
     return tuple(messages)
 
@@ -209,6 +210,7 @@ def _parallel_calls(fold: TurnFold) -> Iterator[list[Step]]:
     group: list[Step] = []
     for call in fold.own_calls:
         ends = [end for earlier in group if (end := fold.end_of(earlier)) is not None]
+        ends += [each.position for each in fold.inputs if group and each.position > group[0].position]
         if group and (call.answer_offset != group[0].answer_offset or call.position > min(ends, default=call.position)):
             yield group
             group = []

@@ -47,6 +47,7 @@ from turnwire.core.follow import read_all
 from turnwire.core.fork import copied_events, plan_fork
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
+from turnwire.core.inputs import JOINS
 from turnwire.core.log import opening_events
 from turnwire.core.presence import Presence
 from turnwire.core.suspension import PendingApprovals
@@ -137,11 +138,16 @@ class TurnRunner:
             raise ShuttingDownError
         if not self._agents:
             raise NoAgentError
-        agent = request.agent or next(iter(self._agents))
+        busy = await self._unfinished(request)
+        # Without a choice, a message goes to the agent of the turn that it may enter.
+        agent = request.agent or next((turn.agent for turn in busy if turn.agent in self._agents), None)
+        agent, options = agent or next(iter(self._agents)), request.options
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
         if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
             raise AttachmentsNotTakenError(agent)
+        if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
+            options = {**options, JOINS: request.on_busy}
         session = None
         if request.session_id is None:
             session = new_session(request.principal, request.session_external_id)
@@ -157,7 +163,7 @@ class TurnRunner:
             last_position=2,
             created_at=now_ms(),
             disconnect_grace=request.disconnect_grace,
-            options=request.options,
+            options=options,
         )
         new = NewTurn(
             record=record,
@@ -235,6 +241,13 @@ class TurnRunner:
         if accepted.created:
             self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
+
+    async def _unfinished(self, request: TurnRequest) -> list[TurnRecord]:
+        """Return the turns that the message may enter."""
+        if request.on_busy not in ("steer", "collect") or request.session_id is None:
+            return []
+        turns = await self._store.unfinished(request.session_id)
+        return [turn for turn in turns if turn.principal == request.principal]
 
     async def budget(self, principal: str) -> Budget:
         """Return the principal's budget, with the use of today, including turns that still run."""

@@ -16,6 +16,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -31,7 +32,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import FollowUp, Step, TurnState
+from turnwire.core.turns import FollowUp, Input, Step, TurnState
 
 OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
 
@@ -105,6 +106,11 @@ class TurnFold:
     def message_offset(self) -> int:
         """Return the length of the answer before the last message."""
         return self._state.follow_ups[-1].answer_offset if self._state.follow_ups else 0
+
+    @property
+    def inputs(self) -> list[Input]:
+        """Return the messages that have entered the turn, in order."""
+        return self._state.inputs
 
     @property
     def undecided(self) -> list[ApprovalRequestEvent]:
@@ -185,6 +191,10 @@ class TurnFold:
             case MessageEvent():
                 state.message = event.content
                 self._began_at = logged.at
+            case InputEvent():
+                offset = self._answer_length()
+                state.inputs.append(Input(event.content, event.turn_id, event.by, logged.position, offset, event.mode))
+                self._borders.append(logged.position)
             case StatusEvent():
                 self._change(logged, state, status=event.text)
             case HandoffEvent():
@@ -242,7 +252,7 @@ class TurnFold:
             case ErrorEvent():
                 self._change(logged, state, error=event)
             case DoneEvent():
-                state.outcome, state.reason = event.outcome, event.reason
+                state.outcome, state.reason, state.joined = event.outcome, event.reason, event.joined
                 self._time("total_ms", logged.at)
             case TokenEvent() | ReasoningEvent() | CustomEvent():
                 pass
@@ -271,6 +281,10 @@ class TurnFold:
         length += sum(map(len, self._pieces[pieces:]))
         self._marks.append((position, len(self._pieces), length))
 
+    def _answer_length(self) -> int:
+        _, pieces, length = self._marks[-1]
+        return length + sum(map(len, self._pieces[pieces:]))
+
     def _note_tool(self, tool: str) -> None:
         if tool not in self._state.tools_used:
             self._state.tools_used.append(tool)
@@ -286,13 +300,12 @@ class TurnFold:
         name: str,
         args: Any = None,
     ) -> Step:
-        _, pieces, length = self._marks[-1]
         step = Step(
             kind=kind,
             id=step_id,
             name=name,
             position=logged.position,
-            answer_offset=length + sum(map(len, self._pieces[pieces:])),
+            answer_offset=self._answer_length(),
             args=args,
             agent_path=logged.agent_path,
         )
@@ -334,7 +347,7 @@ class TurnFold:
             setattr(target, name, value)
 
     def _rewind(self, position: int) -> None:
-        """Forget the events after a position, except for the usage and the time they took."""
+        """Forget the events after a position, except for the user's messages, the usage and the time they took."""
         mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
         marked, pieces, _ = self._marks[mark]
         del self._marks[mark + 1 :]
@@ -347,6 +360,8 @@ class TurnFold:
         self._rewind_approvals(position)
         self._borders = [border for border in self._borders if border <= position] or [OPENING_POSITION]
         self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}
+        for message in self._state.inputs:
+            message.answer_offset = min(message.answer_offset, self._answer_length())
         citations = bisect_right(self._citation_positions, position)
         del self._state.citations[citations:], self._citation_positions[citations:]
         self._state.tools_used = []

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from turnwire.core.approvals import Resumption
 from turnwire.core.codec import now_ms
-from turnwire.core.events import CitationEvent, ErrorEvent, Outcome, Usage
+from turnwire.core.events import CitationEvent, ErrorEvent, InputMode, Joined, Outcome, Usage
 from turnwire.core.ids import new_id
 
 Phase = Literal["queued", "running", "waiting", "ended"]
@@ -111,6 +111,20 @@ class FollowUp(Struct, frozen=True, kw_only=True):
     answer_offset: int
 
 
+class Input(Struct, omit_defaults=True):
+    """A message that has entered the turn; `answer_offset` is the length of the answer before it.
+
+    `turn_id` is the turn under which it was accepted.
+    """
+
+    content: str
+    turn_id: str
+    by: str
+    position: int
+    answer_offset: int
+    mode: InputMode = "steer"
+
+
 class TurnState(Struct, kw_only=True, omit_defaults=True):
     """The fold of a turn's log up to `position`."""
 
@@ -124,6 +138,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     text: str = ""
     status: str | None = None
     steps: list[Step] = field(default_factory=list[Step])
+    inputs: list[Input] = []  # Omitted when it is empty, unlike the lists that have always been there.
     citations: list[CitationEvent] = field(default_factory=list[CitationEvent])
     tools_used: list[str] = field(default_factory=list[str])
     mode: str | None = None
@@ -136,6 +151,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     forked_at: int | None = None
     restarts: int = 0
     follow_ups: tuple[FollowUp, ...] = ()
+    joined: Joined | None = None
 
 
 _TITLE_LENGTH = 60

@@ -7,13 +7,14 @@ from contextlib import aclosing
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import OnBusy, Store
 from turnwire.core.errors import EventsGoneError
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     Event,
     HandoffEvent,
+    InputEvent,
     RestartEvent,
     ReviewEvent,
     SearchEvent,
@@ -59,6 +60,12 @@ class Channel:
         self.timeout = timeout
         self.extension: ChannelProvider = extension
         self._provides = provides
+
+    @property
+    def on_busy(self) -> OnBusy:
+        """Return what happens to a message that comes while the user's last one is being answered."""
+        choice: object = getattr(self.extension, "on_busy", None)
+        return choice if choice in ("steer", "collect", "interrupt") else "enqueue"
 
     def open_stream(self, user_id: str) -> "ChannelStream":
         return ChannelStream(self, user_id)
@@ -327,6 +334,8 @@ class StepReader:
                 return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=summary)
             case HandoffEvent():
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
+            case InputEvent():
+                return status_step(f"Added: {_short(event.content)}")
             case StatusEvent():
                 return status_step(event.text)
             case ApprovalResponseEvent():
@@ -377,6 +386,8 @@ def final_text(state: TurnState) -> str:
     match state.outcome:
         case "completed":
             return state.text or EMPTY
+        case "joined":
+            return ""
         case "cancelled":
             return _append(state.text, STOPPED)
         case _:

@@ -193,7 +193,11 @@ class Extension(Protocol):
 
 @runtime_checkable
 class ChannelProvider(Protocol):
-    """A channel: a way to bring messages to people."""
+    """A channel: a way to bring messages to people.
+
+    The optional attribute `on_busy` says what happens to a message of somebody who is being answered: `enqueue` (the
+    default), `steer`, `collect` or `interrupt`. The message of a turn that was joined has no answer of its own.
+    """
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         """Deliver a whole answer. It may be long, and it is Markdown."""

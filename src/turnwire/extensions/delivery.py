@@ -356,8 +356,10 @@ class DeliveryQueue:
             return pending.refusal, await stream.end(pending.refusal, cancelled_text=None)
         turn_id = pending.delivery.turn_id
         assert turn_id is not None
-        state = await self._store.turn_state(turn_id) if pending.is_resumed else None
-        if state is not None:
+        state = await self._store.turn_state(turn_id)
+        if state is not None and state.outcome == "joined":
+            return await self._finish(pending, state), True  # Its answer is that of the turn before.
+        if state is not None and pending.is_resumed:
             # An answer that was complete before this process started is a message, not a stream.
             text = await self._finish(pending, state)
             return text, await stream.send(text)

@@ -17,6 +17,7 @@ from turnwire.core.codec import clean_text
 from turnwire.core.contracts import (
     Accepted,
     Agent,
+    OnBusy,
     OnCrash,
     OnDivergence,
     Store,
@@ -190,6 +191,7 @@ class MessageRouter:
     async def _start(self, pending: PendingDelivery) -> None:
         """Start the turn of an accepted message. Raises TurnwireError."""
         delivery = pending.delivery
+        channel = self.channels.get(delivery.channel_id)
         accepted = await self.starter.start(
             delivery.text,
             principal=delivery.principal,
@@ -197,6 +199,7 @@ class MessageRouter:
             agent_id=delivery.agent_id,
             channel=delivery.channel_id,
             idempotency_key=delivery.key,
+            on_busy=channel.on_busy if channel else "enqueue",
         )
         pending.delivery = replace(delivery, turn_id=accepted.record.id)
         await self._records.set_turn(pending.delivery)
@@ -270,6 +273,7 @@ class TurnStarter:
         agent_id: str | None,
         channel: str,
         idempotency_key: str | None = None,
+        on_busy: OnBusy = "enqueue",
     ) -> Accepted:
         """Start a turn, or return the one that this key has started. Raises what `TurnRunner.start` raises."""
         context = await self.context(text, agent_id)
@@ -283,6 +287,7 @@ class TurnStarter:
                 agent=agent_id,
                 channel=channel,
                 idempotency_key=idempotency_key,
+                on_busy=on_busy,
                 options={CONTEXT: context} if self.providers else {},
             )
             try:

@@ -25,7 +25,7 @@ _COLOURS = {
     "void": "dim",
     "silence": "red",
 }
-_OUTCOMES = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
+_OUTCOMES = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta", "joined": "cyan"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _MAX_LABEL, _MIN_LABEL = 24, 12
 _TIME = 12

@@ -17,6 +17,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     ReasoningEvent,
     RestartEvent,
     ReviewEvent,
@@ -346,6 +347,8 @@ class _TimelineBuilder:
                     called.began = called.ended = at
                     line.bars.append(called)
                 run.finish_model(at)
+            case InputEvent():
+                line.marks.append(Mark(at, "message of the user"))
             case HandoffEvent():
                 line.marks.append(Mark(at, f"handed to {event.agent}"))
             case RestartEvent():

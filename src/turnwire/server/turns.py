@@ -212,6 +212,8 @@ def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any
         "timings": state.timings,
         "outcome": state.outcome,
     }
+    if state.joined is not None:
+        payload["joined"] = msgspec.to_builtins(state.joined)
     if state.outcome is None:
         waiting = [step for step in state.steps if step.state == "waiting"]
         payload["approvals"] = [

@@ -78,7 +78,7 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
 
     Raises SessionBusyError, TooManyTurnsError, BudgetSpentError.
     """
-    allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
+    allowed = {"reject": 0, "interrupt": None}.get(admission.on_busy, admission.max_queued)
     if allowed is not None and in_session > allowed:
         raise SessionBusyError(session_id, in_session)
     if unfinished >= admission.max_unfinished:

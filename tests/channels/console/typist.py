@@ -45,6 +45,13 @@ async def waiting(turn):
     yield "Well, "
     await asyncio.Event().wait()
 
+async def listening(turn):
+    from turnwire import take_inputs
+    yield f"To {turn.message}.\\n\\n"
+    while not (heard := await take_inputs()):
+        await asyncio.sleep(0.01)
+    yield f"Heard {', '.join(heard)}."
+
 async def failing(turn):
     yield "Hm. "
     raise ValueError("no")
@@ -54,7 +61,7 @@ async def lengthy(turn):
         yield f"line {number}\\n"
         await asyncio.sleep(0)
 """
-NAMES = ("echo", "story", "digging", "waiting", "failing", "lengthy")
+NAMES = ("echo", "story", "digging", "waiting", "listening", "failing", "lengthy")
 REFERENCES = [part for name in NAMES for part in ("--agent", f"agents_at_the_terminal:{name}")]
 
 

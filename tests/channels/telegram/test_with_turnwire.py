@@ -12,8 +12,9 @@ import pytest
 
 from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
+from tests.core.desk import Gate
 from tests.serving import PATIENCE, Puppet, quick_settings, until, within
-from turnwire import Turnwire
+from turnwire import Turnwire, take_inputs
 from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.approvals import WaitForApproval
@@ -74,6 +75,33 @@ async def test_answer_grows_while_the_agent_works(api: BotApi, tmp_path: Path) -
         assert (shown.buttons, shown.styled("bold")) == ([], ["answer"])
         assert len(await turnwire.store.list_sessions("telegram:7")) == 1
     assert api.too_many == []
+
+
+async def test_message_during_an_answer_enters_it_and_is_not_answered_apart(api: BotApi, tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def listening(turn: Turn) -> AsyncIterator[str]:
+        yield f"To {turn.message}: {ANSWER}"
+        await gate.wait()
+        yield ", ".join([*await take_inputs(), "done"])
+
+    async with running(tmp_path, listening) as turnwire:
+        api.says(ADA, "hello")
+        await gate.reached()
+        store, accepted = turnwire.store, asyncio.Event()
+        (session,) = await store.list_sessions("telegram:7")
+        unwatch = store.watch(session.id, lambda _: accepted.set())
+        api.says(ADA, "and more")
+        await within(accepted.wait())
+        unwatch()
+        gate.open()
+        answer = f"To hello: {ANSWER}and more, done".replace("**", "")
+        await api.until(lambda: api.texts(ADA) == [answer])
+        api.says(ADA, "again")
+        await api.until(lambda: len(api.texts(ADA)) == 2)
+        assert api.texts(ADA)[1] == f"To again: {ANSWER}done".replace("**", "")
+        turns = await store.list_turns("telegram:7")
+        assert [turn.outcome for turn in turns] == ["completed", "joined", "completed"]
 
 
 async def test_restart_replaces_the_text_that_was_shown(api: BotApi, tmp_path: Path) -> None:

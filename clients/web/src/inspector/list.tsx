@@ -10,9 +10,9 @@ import { filtersOf, inspectAddress, useQuery } from "./address.ts";
 
 const PAGE = 30;
 const REFRESH_MS = 3000;
-const STATUSES = ["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"];
+const STATUSES = ["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted", "joined"];
 
-const TONES = { completed: "good", failed: "bad", cancelled: "", interrupted: "warm" } as const;
+const TONES = { completed: "good", failed: "bad", cancelled: "", interrupted: "warm", joined: "" } as const;
 
 interface TurnPage {
   turns: TurnRecord[];

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
+import type { OnBusy } from "../entries.ts";
 import { loadDraft, saveDraft } from "../drafts.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import type { Offer } from "../server.ts";
@@ -16,7 +17,7 @@ interface ComposerProps {
   uploads: Uploads;
   conversation: Conversation;
   onAgent: (agent: string) => void;
-  onSend: (message: string) => void;
+  onSend: (message: string, onBusy: OnBusy) => void;
   onStop: () => void;
 }
 
@@ -30,6 +31,7 @@ export function Composer(props: ComposerProps) {
   const [draft, setDraft] = useDraft(props.conversation);
   const box = useRef<HTMLTextAreaElement>(null);
   const files = useRef<HTMLInputElement>(null);
+  const [onBusy, setOnBusy] = useState<OnBusy>("steer");
   useEffect(() => {
     // Not on phones, where the keyboard would hide half of the page.
     if (matchMedia("(hover: hover)").matches) box.current?.focus();
@@ -44,7 +46,7 @@ export function Composer(props: ComposerProps) {
     if (!message) return;
     setDraft("");
     uploads.forget();
-    onSend(message);
+    onSend(message, isBusy ? onBusy : "enqueue");
     box.current?.focus();
   };
   return (
@@ -58,7 +60,7 @@ export function Composer(props: ComposerProps) {
         aria-describedby="composer-hint"
         rows={1}
         value={draft}
-        placeholder={isBusy ? "Ask the next question; it will be queued" : "Ask a question"}
+        placeholder={isBusy ? PLACEHOLDERS[onBusy] : "Ask a question"}
         onInput={(event) => setDraft(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (isEnter(event)) (event.preventDefault(), send());
@@ -102,6 +104,23 @@ export function Composer(props: ComposerProps) {
         <span class="hint" id="composer-hint">
           {draft ? "Enter to send · Shift + Enter for a new line" : ""}
         </span>
+        {isBusy && (
+          <label class="agent-choice">
+            <span class="unseen">While it works</span>
+            <select
+              data-testid="on-busy"
+              title="What happens to a message that you send while it works"
+              value={onBusy}
+              onChange={(event) => setOnBusy(event.currentTarget.value as OnBusy)}
+            >
+              {Object.entries(LABELS).map(([value, label]) => (
+                <option key={value} value={value}>
+                  {label}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
         {isAnswering && (
           <button type="button" class="stop" data-testid="stop" disabled={isStopping} onClick={onStop}>
             <Icon name="stop" /> {isStopping ? "Stopping…" : "Stop"}
@@ -112,8 +131,8 @@ export function Composer(props: ComposerProps) {
           class="send"
           data-testid="send"
           disabled={!draft.trim()}
-          aria-label={isBusy ? "Queue this message" : "Send"}
-          title={isBusy ? "Queue" : "Send"}
+          aria-label={isBusy ? LABELS[onBusy] : "Send"}
+          title={isBusy ? LABELS[onBusy] : "Send"}
         >
           <Icon name="send" />
         </button>
@@ -121,6 +140,13 @@ export function Composer(props: ComposerProps) {
     </form>
   );
 }
+
+const LABELS: Record<OnBusy, string> = { steer: "Add to this answer", enqueue: "Queue", interrupt: "Interrupt" };
+const PLACEHOLDERS: Record<OnBusy, string> = {
+  steer: "Add to this answer: it is read at the next step",
+  enqueue: "Ask the next question; it will be queued",
+  interrupt: "Stop this answer and ask something else",
+};
 
 const clipped = (text: string): string => (text.length > 70 ? `${text.slice(0, 69)}…` : text);
 

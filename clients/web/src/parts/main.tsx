@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { brand } from "../brand.ts";
 import type { Conversation } from "../conversation.ts";
+import type { OnBusy } from "../entries.ts";
 import { useObservable } from "../observable.ts";
 import type { Me, Offer } from "../server.ts";
 import { statusOf } from "../format.ts";
@@ -46,9 +47,9 @@ export function Main(props: MainProps) {
     document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}${brand.name}`;
   }, [name, isRunning]);
   const pick = (name: string) => setPicked({ agent: name, conversation });
-  const ask = (message: string, by = agent) => {
+  const ask = (message: string, by = agent, onBusy?: OnBusy) => {
     if (by) pick(by);
-    void conversation.send(message, by);
+    void conversation.send(message, by, undefined, onBusy);
   };
   return (
     <main class="main">
@@ -80,7 +81,7 @@ export function Main(props: MainProps) {
           uploads={uploads}
           conversation={conversation}
           onAgent={pick}
-          onSend={ask}
+          onSend={(message, onBusy) => ask(message, agent, onBusy)}
           onStop={() => running && void conversation.stop(running)}
         />
       </div>

@@ -62,7 +62,7 @@ export function Question({ entry, conversation, version, versions }: QuestionPro
         {entry.phase === "sending" && entry.problem && removeButton}
         {entry.phase === "queued" && (
           <>
-            <span class="badge">Queued</span>
+            <span class="badge">{entry.onBusy === "steer" ? "Waits for the next step" : "Queued"}</span>
             {removeButton}
           </>
         )}

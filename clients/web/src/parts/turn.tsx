@@ -1,7 +1,8 @@
 /** One turn: the question and its answer. */
 
+import { Fragment } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
+import { type CitationEvent, type InputView, sliceText, type TurnView } from "../../../js/src/index.ts";
 import type { Entry } from "../entries.ts";
 import type { Conversation } from "../conversation.ts";
 import { copyText } from "../clipboard.ts";
@@ -84,7 +85,18 @@ export function AnswerContent(props: { view: TurnView; startedAt?: number | null
     <>
       <Reasoning view={view} />
       <Steps view={view} startedAt={startedAt ?? null} onBranch={onBranch} />
-      <AnswerText view={view} />
+      {answerPieces(view).map(({ text, input }, index, { length }) => (
+        <Fragment key={index}>
+          <AnswerText view={view} text={text} isLast={index === length - 1} />
+          {input && (
+            <div class="asked">
+              <div class="bubble" data-testid="input">
+                {input.content}
+              </div>
+            </div>
+          )}
+        </Fragment>
+      ))}
     </>
   );
 }
@@ -109,18 +121,25 @@ function ReasoningText({ view }: { view: TurnView }) {
   );
 }
 
-function AnswerText({ view }: { view: TurnView }) {
+/** The answer in pieces, each with the message that was sent into it there; the last piece has none. */
+function answerPieces({ text, inputs }: TurnView): { text: string; input?: InputView }[] {
+  const starts = [0, ...inputs.map(({ answerOffset }) => answerOffset)];
+  return starts.map((start, index) => ({ text: sliceText(text, start, starts[index + 1]), input: inputs[index] }));
+}
+
+function AnswerText({ view, text, isLast }: { view: TurnView; text: string; isLast: boolean }) {
   const container = useRef<HTMLDivElement>(null);
   const renderer = useRenderer();
   const answer = useRef<InstanceType<Renderer["AnswerView"]> | null>(null);
+  const isEnded = !isLast || !!view.outcome;
   const hasCites = view.citations.length > 0 || view.steps.some((step) => !!step.hits?.length);
   useLayoutEffect(() => {
-    if (!renderer) return void (container.current!.textContent = view.text);
+    if (!renderer) return void (container.current!.textContent = text);
     if (!answer.current) container.current!.replaceChildren();
     answer.current ??= new renderer.AnswerView(container.current!);
-    answer.current.show(view.text, hasCites, !!view.outcome);
-  }, [view.text, hasCites, !view.outcome, renderer]);
-  return <div class={`prose ${view.outcome ? "" : "live"}`} data-testid="answer" ref={container} />;
+    answer.current.show(text, hasCites, isEnded);
+  }, [text, hasCites, isEnded, renderer]);
+  return <div class={`prose ${isEnded ? "" : "live"}`} data-testid="answer" ref={container} />;
 }
 
 function Ending({ entry, conversation }: { entry: Entry; conversation: Conversation }) {

@@ -31,6 +31,7 @@ from turnwire.agents.langgraph.continuation import (
 )
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
+from turnwire.agents.langgraph.inputs import stream_steered
 from turnwire.agents.langgraph.memory import (
     TURN_ID,
     branch_from_parent,
@@ -182,8 +183,8 @@ class LangGraphAgent:
             graph = journal_nodes(graph, recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
-        stream = graph.astream(input, run_config, stream_mode=_MODES, subgraphs=True, **options)
-        async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
+        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=_MODES, subgraphs=True, **options)
+        async with aclosing(stream) as items:
             async for space, mode, item in items:
                 if mode == "messages":
                     events = list(listener.read_message(item[0], item[1], space))

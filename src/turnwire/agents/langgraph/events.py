@@ -184,6 +184,10 @@ class GraphListener(BaseCallbackHandler):
         self._paths: dict[Path, Path] = {}
         self._tool_spaces: dict[Path, str] = {}
 
+    async def flush(self) -> None:
+        """Wait until everything recorded is written."""
+        await self._relay.flush()
+
     def path_of(self, space: tuple[str, ...]) -> Path:
         """Return the names of the subgraphs of a checkpoint namespace; a LangChain agent has a name of its own."""
         if not space:

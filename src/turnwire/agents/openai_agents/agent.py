@@ -151,7 +151,7 @@ class OpenAIAgentsAgent:
             config = replace(config, model=_named_model(config.model or self._agent.model, turn.options["model"]))
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": config}
         if session is not None:
-            options["session"] = session
+            options["session"] = run.session = session
         if turn.resumption is not None:
             state = await resume_run(self._agent, turn.resumption, context, run)
             return start_run(self._runner, run, self._agent, state, options)

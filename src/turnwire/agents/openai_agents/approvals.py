@@ -22,13 +22,14 @@ from turnwire.tools.declaration import read_arguments
 class _AgentsCheckpoint(Struct, frozen=True):
     """The state of a suspended run, its unfinished calls (agents as tools), and the agent path of each request.
 
-    `has_text` is True if the answer has text already.
+    `has_text` is True if the answer has text already; `inputs` are the messages that have entered the run.
     """
 
     state: dict[str, Any]
     began: list[tuple[Path, str, str]]
     paths: dict[str, Path]
     has_text: bool = False
+    inputs: list[tuple[int, str]] = []
 
 
 def suspend_run(result: RunResultStreaming, run: Run) -> WaitForApproval:
@@ -39,7 +40,7 @@ def suspend_run(result: RunResultStreaming, run: Run) -> WaitForApproval:
         raise AgentError("two calls that need approval have the same id, so they cannot be decided separately")
     state = result.to_state().to_json(context_serializer=lambda context: {})
     paths = {request.call_id: request.agent_path for request in requests}
-    checkpoint = _AgentsCheckpoint(state, queue.unfinished_calls(), paths, run.has_text)
+    checkpoint = _AgentsCheckpoint(state, queue.unfinished_calls(), paths, run.has_text, run.inputs)
     return WaitForApproval(requests, msgspec.json.encode(checkpoint))
 
 
@@ -62,7 +63,7 @@ async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, ru
             "the agent has changed since it asked for approval, and cannot continue; send the message again"
         ) from error
     _decide(state, resumption.decisions)
-    run.has_text = checkpoint.has_text
+    run.has_text, run.inputs = checkpoint.has_text, checkpoint.inputs
     run.queue.restore(checkpoint.began)
     for decision in resumption.decisions:
         if not decision.approved:

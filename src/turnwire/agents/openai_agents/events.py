@@ -18,6 +18,7 @@ from agents import (
     RunContextWrapper,
     RunHooks,
     RunItemStreamEvent,
+    Session,
     Tool,
     ToolCallItem,
     ToolCallOutputItem,
@@ -121,6 +122,9 @@ class Run:
         self._begins_reply = False
         self._writes_value = False
         self.model_failure: ModelFailure | None = None
+        self.inputs: list[tuple[int, str]] = []
+        """The messages that have entered the run, after so many of the SDK's own items."""
+        self.session: Session | None = None
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
         self._requests: dict[str, tuple[str, str]] = {}

@@ -35,6 +35,7 @@ from turnwire.agents.openai_agents.events import (
     read_item,
     running_run,
 )
+from turnwire.agents.openai_agents.inputs import with_inputs
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
 from turnwire.models.chat_completions import ChatReader
@@ -165,6 +166,7 @@ class WatchedModel(Model):
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
         journal = self._run.queue.journal
+        input = await with_inputs(self._run, input, options)
         if journal is None:
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:

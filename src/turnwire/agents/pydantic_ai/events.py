@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
+from turnwire.agents.pydantic_ai.inputs import add_inputs
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import (
     CustomEvent,
@@ -131,6 +132,12 @@ class RunListener(AbstractCapability[Any]):
         return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
 
     # Hooks where the SDK has no event
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        if not self.path:  # Messages are for the turn's own agent.
+            await self.queue.flush()
+            await add_inputs(node, self.place or None)
+        return node
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse

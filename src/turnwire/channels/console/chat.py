@@ -1,7 +1,9 @@
 """The loop of `turnwire chat`: a prompt for messages and commands, and the answers. Imported only at a terminal."""
 
+import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -13,17 +15,19 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.text import Text
 
-from turnwire.channels.console.client import Host, HostError
+from turnwire.channels.console.client import Host, HostError, ReceivedEvent, TurnUpdate
 from turnwire.channels.console.conversation import Conversation
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
 from turnwire.channels.console.view import View, one_line, render_answer
+from turnwire.core.events import DoneEvent, MessageEvent, SessionEvent
 
 COMMANDS = {
     "/new": "start a new conversation",
     "/sessions": "list the conversations, and continue one",
     "/agents": "list the agents; `/agents NAME` selects one",
     "/stop": "stop the running answer (as Ctrl-C does)",
+    "/queue": "while an answer is written: `/queue MESSAGE` asks after it, instead of adding to it",
     "/help": "show this list",
     "/quit": "leave (as Ctrl-D does)",
 }
@@ -52,6 +56,7 @@ class Chat:
         self._agent = agent
         self._keyboard = Keyboard()
         self._queued: list[str] = []
+        self._sent: list[SentMessage] = []
         self._prompt = Prompt(screen, history, COMMANDS, plain=plain)
 
     async def run(self) -> None:
@@ -90,6 +95,8 @@ class Chat:
                 self._say("This is a new conversation.")
             case "/stop":
                 self._say("No answer is running.")
+            case "/queue":
+                await self._act(rest)
             case "/sessions":
                 await self._pick_session()
             case "/agents":
@@ -101,6 +108,15 @@ class Chat:
                     await self._converse(text.strip())
 
     async def _converse(self, message: str) -> None:
+        await self._show(self._host.converse(message, self._session_id, self._agent))
+        while self._sent:
+            sent = self._sent.pop(0)
+            # A message that has entered the answer before needs none of its own.
+            if not await sent.has_joined():
+                self._screen.print(Text.assemble(("› ", "bold cyan"), sent.message))
+                await self._show(sent.updates())
+
+    async def _show(self, turn: AsyncGenerator[TurnUpdate]) -> None:
         view, keyboard = self._view(), self._keyboard
         conversation = Conversation(self._host, view, keyboard)
         keyboard.on_change = view.type
@@ -108,7 +124,7 @@ class Chat:
         self._screen.print(Text())
         try:
             with keyboard.listening():
-                await conversation.show(self._host.converse(message, self._session_id, self._agent))
+                await conversation.show(turn)
         finally:
             keyboard.on_change = keyboard.on_line = keyboard.on_key = None
             self._session_id = conversation.presenter.session_id or self._session_id
@@ -117,9 +133,13 @@ class Chat:
     def _on_line(self, conversation: Conversation, view: View, line: str) -> None:
         if line.strip() == "/stop":
             conversation.stop()
-        else:
+        elif line.startswith("/") or conversation.presenter.session_id is None:
             self._queued.append(line)
-            view.line(f"next: {one_line(line)}")
+            view.line(f"next: {one_line(line.removeprefix('/queue '))}")
+        else:
+            session_id = conversation.presenter.session_id
+            self._sent.append(SentMessage(line, self._host.converse(line, session_id, self._agent, "steer")))
+            view.line(f"sent: {one_line(line)}")
 
     async def _pick_session(self) -> None:
         sessions = await self._host.sessions(_MAX_SESSIONS)
@@ -159,6 +179,46 @@ class Chat:
 
     def _say(self, text: str) -> None:
         self._screen.print(Text(text, "dim"))
+
+
+class SentMessage:
+    """A message that was sent while an answer is written, and the updates of its own turn, read meanwhile."""
+
+    def __init__(self, message: str, turn: AsyncGenerator[TurnUpdate]) -> None:
+        self.message = message
+        self._read: list[TurnUpdate] = []
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._follow(turn))
+
+    async def _follow(self, turn: AsyncGenerator[TurnUpdate]) -> None:
+        try:
+            async with aclosing(turn):
+                async for update in turn:
+                    self._read.append(update)
+                    self._changed.set()
+        finally:
+            self._changed.set()
+
+    async def has_joined(self) -> bool:
+        """Wait until the message has entered another turn, or has a turn of its own that has begun."""
+        async with aclosing(self.updates()) as updates:
+            async for update in updates:
+                if isinstance(update, ReceivedEvent) and not isinstance(update.event, SessionEvent | MessageEvent):
+                    return isinstance(update.event, DoneEvent) and update.event.outcome == "joined"
+        return False
+
+    async def updates(self) -> AsyncGenerator[TurnUpdate]:
+        """Yield the updates from the first one on. Raises HostError."""
+        position = 0
+        while True:
+            self._changed.clear()
+            while position < len(self._read):
+                yield self._read[position]
+                position += 1
+            if self._task.done():
+                self._task.result()
+                return
+            await self._changed.wait()
 
 
 class Prompt:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from turnwire.core.backoff import Backoff
 from turnwire.core.codec import clean_text, decode_event
+from turnwire.core.contracts import OnBusy
 from turnwire.core.events import DoneEvent, Event
 
 _CONNECT_SECONDS = 10.0
@@ -237,7 +238,9 @@ class Host(Protocol):
         """Return the host's name for a person to read."""
         ...
 
-    def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
+    def converse(
+        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+    ) -> AsyncGenerator[TurnUpdate]:
         """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
         ...
 
@@ -285,8 +288,10 @@ class RemoteHost:
     def name(self) -> str:
         return self._client.name
 
-    async def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
-        body = {"message": message, "session_id": session_id, "agent": agent}
+    async def converse(
+        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+    ) -> AsyncGenerator[TurnUpdate]:
+        body = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
         reader = _TurnReader(TurnCursor({name: value for name, value in body.items() if value is not None}))
         outage: _Outage | None = None
         while True:

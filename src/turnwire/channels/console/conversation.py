@@ -28,6 +28,7 @@ from turnwire.core.events import (
     ErrorEvent,
     Event,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     Outcome,
     ReasoningEvent,
@@ -84,6 +85,8 @@ class TurnPresenter:
                 view.hint("waiting for the agent")
             case MessageEvent() | UsageEvent() | CustomEvent():
                 pass
+            case InputEvent():
+                view.line(f"you: {clean_line(event.content)}", depth=depth)
             case TokenEvent():
                 if depth:
                     view.hint(f"{prefix}{self._thought(event.content)}")
@@ -168,6 +171,8 @@ class TurnPresenter:
         if event.outcome == "cancelled":
             reason = "" if event.reason in (None, "requested") else f" ({clean_line(event.reason)})"
             self._view.line(f"stopped{reason}", "warning")
+        elif event.outcome == "joined":
+            self._view.line("your message was added to the answer before", "good")
         elif event.outcome == "interrupted":
             self._view.line("the server stopped before the answer was complete; ask again", "warning")
 

@@ -35,6 +35,7 @@ _STOP_SECONDS = 5.0
 
 class TelegramChannel:
     ConfigModel: ClassVar[type[TelegramConfig]] = TelegramConfig
+    on_busy: ClassVar[str] = "steer"
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()

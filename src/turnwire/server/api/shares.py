@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Collection
 
 from fastapi import APIRouter, Request, Response
 
@@ -45,15 +46,16 @@ async def show(services: ServicesDep, token: str, response: Response) -> Json:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Robots-Tag"] = "noindex"
     # The owner has agreed to share what was there, so later turns stay private.
-    shared = [turn for turn in turns if turn.created_at <= link.at]
+    shared = [turn for turn in turns if turn.created_at <= link.at and turn.outcome != "joined"]
+    private = {turn.id for turn in turns if turn.created_at > link.at}
     return {
         "title": session.title,
         "shared_at": time_text(link.at),
-        "turns": [_turn_json(turn, await turn_state(services.store, turn)) for turn in shared],
+        "turns": [_turn_json(turn, await turn_state(services.store, turn), private) for turn in shared],
     }
 
 
-def _turn_json(record: TurnRecord, state: TurnState) -> Json:
+def _turn_json(record: TurnRecord, state: TurnState, private: Collection[str]) -> Json:
     """Return a turn without the parts that are not for everybody.
 
     These are ids, names of people, arguments, results and progress of tools, files, errors, token counts and timings.
@@ -65,6 +67,11 @@ def _turn_json(record: TurnRecord, state: TurnState) -> Json:
         "outcome": record.outcome,
         "created_at": time_text(record.created_at),
         "content": state.text,
+        "inputs": [
+            {"content": each.content, "answer_offset": each.answer_offset}
+            for each in state.inputs
+            if each.turn_id not in private
+        ],
         "mode": state.mode,
         "citations": [
             {name: value for name in _CITATION_FIELDS if (value := getattr(citation, name)) is not None}

@@ -53,6 +53,8 @@ _CLOSE_SECONDS = 15.0
 FENCE = "head.epoch = i.epoch"
 POSITION = "head.last_position = i.first_position - 1"
 WRITABLE = "head.phase IN ('running', 'waiting')"
+# A queued turn has no writer, so any process may end it when its message has entered another turn.
+ENDABLE = "(head.phase IN ('running', 'waiting') OR (head.phase = 'queued' AND i.outcome = 'joined'))"
 _INPUT = """
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::int[], $5::bytea[])
     AS i (id, epoch, first_position, last_position, body)
@@ -83,7 +85,7 @@ CHANGING = f"""
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint
     ), ended AS (
         DELETE FROM turnwire.head USING i
-        WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
+        WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {ENDABLE}
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body,
             head.principal, head.worker, head.started_at, head.waiting_until,
             i.ended_at, i.outcome, i.folded_answer, i.state, i.tokens

@@ -137,6 +137,8 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
     first = await services.store.next_turn(session.id, None)
     messages = list(_client_history(first)) if first else []
     for turn in chain:
+        if turn.outcome == "joined":
+            continue  # Its message is in the turn that it joined.
         messages.append(_user_message(turn))
         if turn.phase in ("waiting", "ended"):
             state = await turn_state(services.store, turn)
@@ -184,21 +186,36 @@ def _user_message(turn: TurnRecord) -> dict[str, Any]:
 
 
 def _assistant_messages(turn: TurnRecord, state: TurnState) -> Iterator[dict[str, Any]]:
+    """Yield the answer; in pieces, if the user's messages came in between."""
     steps = [step for step in state.steps if step.kind == "tool" and not step.agent_path]
-    parts: list[dict[str, Any]] = []
     offset = 0
+    for number, entered in enumerate(state.inputs):
+        before = [step for step in steps if step.position < entered.position]
+        steps = steps[len(before) :]
+        text = state.text[: entered.answer_offset]
+        yield from _answer(turn.id, f"{turn.id}:answer-{number}", before, text, offset, {})
+        yield _message(f"{entered.turn_id}:message", "user", entered.content, [_text(entered.content)])
+        offset = entered.answer_offset
+    more = omit_none(outcome=state.outcome, citations=msgspec.to_builtins(state.citations) or None)
+    yield from _answer(turn.id, f"{turn.id}:answer", steps, state.text, offset, more)
+
+
+def _answer(
+    turn_id: str, own_id: str, steps: list[Step], text: str, start: int, metadata: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    offset = start
     for step in steps:
-        if text := state.text[offset : step.answer_offset]:
-            parts.append(_text(text))
+        if piece := text[offset : step.answer_offset]:
+            parts.append(_text(piece))
         offset = step.answer_offset
-        parts += _tool_parts(turn.id, step)
-    if rest := state.text[offset:]:
+        parts += _tool_parts(turn_id, step)
+    if rest := text[offset:]:
         parts.append(_text(rest))
     if parts:
-        calls = [_call(turn.id, step) for step in steps]
-        more = omit_none(outcome=state.outcome, citations=msgspec.to_builtins(state.citations) or None)
-        message = _message(f"{turn.id}:answer", "assistant", state.text, parts)
-        yield {**message, **({"toolCalls": calls} if calls else {}), **({"metadata": more} if more else {})}
+        calls = [_call(turn_id, step) for step in steps]
+        message = _message(own_id, "assistant", text[start:], parts)
+        yield {**message, **({"toolCalls": calls} if calls else {}), **({"metadata": metadata} if metadata else {})}
 
 
 def _tool_parts(turn_id: str, step: Step) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -153,6 +154,8 @@ class RunEncoder:
                 return self._messages.end(path) + self._custom(logged, "turnwire.handoff") + self._hand_over(event)
             case SearchEvent() | ReviewEvent():
                 return self._activity(event, position)
+            case InputEvent():
+                return self._messages.end(path) + self._custom(logged, "turnwire.input")
             case CitationEvent():
                 return self._custom(logged, "turnwire.citation")
             case CustomEvent():

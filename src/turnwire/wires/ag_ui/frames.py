@@ -25,6 +25,7 @@ Events = list[bytes]
 """Protocol events in order, each as its JSON."""
 
 _PROTOCOL_VERSION = "1.0"
+_SUCCESSFUL = ("completed", "joined")
 _APPROVAL_SCHEMA = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
@@ -115,9 +116,9 @@ def run_ended(
         toolsUsed=response.tools_used if response else None,
         timings=response.timings if response else None,
     )
-    outcome = {"type": "success" if done.outcome == "completed" else "cancelled"}
+    outcome = {"type": "success" if done.outcome in _SUCCESSFUL else "cancelled"}
     # Clients before 1.0 raise an error of their own at an outcome other than success.
-    has_outcome = version > 0 or done.outcome == "completed"
+    has_outcome = version > 0 or done.outcome in _SUCCESSFUL
     return event_json("RUN_FINISHED", **run, result=result, outcome=outcome if has_outcome else None, usage=usage)
 
 

@@ -19,6 +19,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -126,6 +127,8 @@ class ChatEncoder:
                 return event_part(logged, "status", transient=True)
             case HandoffEvent():
                 return self._close() + event_part(logged, "handoff", f"handoff-{position}")
+            case InputEvent():
+                return self._close() + event_part(logged, "input", f"input-{position}")
             case SearchEvent():
                 return self._close() + event_part(logged, "search", _step_id(event))
             case ReviewEvent():

@@ -91,7 +91,7 @@ def metadata_chunk(done: DoneEvent, state: TurnState, response: ResponseEvent | 
 def outcome_chunks(done: DoneEvent, state: TurnState) -> bytes:
     """Return the last chunks. A client takes a stream that merely ends for success, so failures are explicit."""
     match done.outcome:
-        case "completed":
+        case "completed" | "joined":
             return finish("stop")
         case "cancelled":
             return chunk("abort", omit_none(reason=done.reason)) + finish("other")

@@ -23,6 +23,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -125,7 +126,7 @@ class _CompletionEncoder:
                 return b"".join(map(self._cite, event.citations))
             case ErrorEvent():
                 self._error = event
-            case DoneEvent(outcome="completed"):
+            case DoneEvent(outcome="completed" | "joined"):
                 return self._finish("stop")
             case DoneEvent(outcome="cancelled"):
                 return self._finish("length")
@@ -135,6 +136,7 @@ class _CompletionEncoder:
                 raise RestartedError(event.from_position)
             case (
                 MessageEvent()
+                | InputEvent()
                 | StatusEvent()
                 | HandoffEvent()
                 | SearchEvent()

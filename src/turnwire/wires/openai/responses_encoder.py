@@ -26,6 +26,7 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     HandoffEvent,
+    InputEvent,
     MessageEvent,
     Outcome,
     ReasoningEvent,
@@ -57,6 +58,7 @@ from turnwire.wires.openai.frames import (
 
 _ENDS: Mapping[Outcome, tuple[str, str]] = {
     "completed": ("response.completed", "completed"),
+    "joined": ("response.completed", "completed"),
     "cancelled": ("response.incomplete", "cancelled"),
     "failed": ("response.failed", "failed"),
     "interrupted": ("response.failed", "failed"),
@@ -220,11 +222,12 @@ class ResponsesEncoder:
             case ErrorEvent():
                 self._error = event
             case DoneEvent():
-                output.close("completed" if event.outcome == "completed" else "incomplete")
+                output.close("completed" if event.outcome in ("completed", "joined") else "incomplete")
                 output.place_pending()
                 self._finish(event.outcome)
             case (
-                StatusEvent()
+                InputEvent()
+                | StatusEvent()
                 | HandoffEvent()
                 | SearchEvent()
                 | ReviewEvent()

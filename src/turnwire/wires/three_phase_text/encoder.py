@@ -26,6 +26,7 @@ from turnwire.core.events import (
     ErrorEvent,
     HandoffEvent,
     Hit,
+    InputEvent,
     MessageEvent,
     ReasoningEvent,
     ResponseEvent,
@@ -93,7 +94,8 @@ class _TextEncoder:
                     self._evidence.setdefault(hit.index, (hit, event.tool))
                 return self._line(logged)
             case (
-                StatusEvent()
+                InputEvent()
+                | StatusEvent()
                 | HandoffEvent()
                 | ReviewEvent()
                 | ToolCallEvent()
