@@ -249,7 +249,7 @@ class Execution:
             log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
         )
         set_journal(self._journal)
-        if self._recording.calls:
+        if self._recording.calls or self._recording.segment:  # After a suspension, there may be results without a call.
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
                     if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):
