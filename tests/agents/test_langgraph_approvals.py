@@ -151,6 +151,22 @@ async def test_who_asks_inside_a_subgraph_is_told() -> None:
     assert (request.tool, request.agent_path) == ("ask", ("clerk",))
 
 
+async def test_turn_that_branches_from_an_earlier_one_asks() -> None:
+    def ask_if_told(state: MessagesState) -> dict[str, Any]:
+        if state["messages"][-1].content == "ask":
+            interrupt("May I?")
+        return {"messages": [AIMessage(f"{len(state['messages'])} messages.")]}
+
+    async with desk_for(graph(ask_if_told)) as desk:
+        first = await desk.start("one")
+        await desk.events(first)
+        await desk.events(await desk.start("two", session_id=first.session_id))
+        turn = await desk.start("ask", session_id=first.session_id, parent_turn_id=first.id)
+        (request,) = only(await asked(desk, turn, 1), ApprovalRequestEvent)
+        await desk.runner.decide(turn.id, request.call_id, approved=True)
+        assert text(await desk.events(turn)) == "3 messages."
+
+
 # What it needs
 
 

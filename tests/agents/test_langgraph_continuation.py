@@ -222,9 +222,11 @@ async def office(model_server: ScriptedModel) -> AsyncIterator[Office]:
     model_server.plan(*[office.reply] * 5000)
     yield office
     await office.client.aclose()
+    if office.saver is not None:
+        await office.saver.conn.close()  # Its thread would keep the process alive.
 
 
-TOOLS = ["look", "count", "ask_helper"]
+TOOLS = ["look", "count", "ask_helper", "refuse"]
 
 
 def agent_of(office: Office, kind: str) -> LangGraphAgent:
@@ -276,7 +278,7 @@ async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
         if (death := outcome.death) is None:
             break
         assert outcome.answer == whole.answer, lifetime
-        assert steps(outcome) == steps(whole), lifetime
+        assert (steps(outcome), outcome.events) == (steps(whole), whole.events), lifetime
         assert await thread(office, outcome, kind) == conversation
         models = [entry for entry in death.finished("model") if entry.names[1] != "text"]
         assert len(office.server.requests) - death.requests == requests - len(models), lifetime
@@ -284,9 +286,7 @@ async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
         repeated = {name: office.done[name] - death.done.get(name, 0) for name in finished}
         assert repeated == {name: done.get(name, 0) - finished[name] * (name in done) for name in finished}, lifetime
         lifetime += 1
-    assert lifetime > 10
-    if saved:
-        await office.saver.conn.close()
+    assert lifetime > 5
 
 
 def single(office: Office) -> Any:

@@ -1,6 +1,7 @@
 """A store whose process dies after a number of events and journal entries, and a turn that is run over it."""
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,9 @@ from turnwire.core.events import ApprovalRequestEvent
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.memory import MemoryStore
+
+# A model call that broke off may have written some of these already.
+_UNCOMPARED = ("token", "reasoning", "usage", "restart", "status")
 
 
 class DyingStore(MemoryStore):
@@ -97,6 +101,8 @@ class Outcome(Struct):
     session_id: str
     answer: str
     state: TurnState
+    events: Counter[str]
+    """The valid events that no restart repeats, by their type; those of agents by their name."""
     death: Death | None = None
 
 
@@ -132,10 +138,12 @@ async def _outcome(desk: Desk, turn: TurnRecord, death: Death | None) -> Outcome
     finally:
         approving.cancel()
         await asyncio.wait({approving})
-    fold = TurnFold()
-    for logged in await whole_log(desk.store, turn.id):
+    fold, log = TurnFold(), await whole_log(desk.store, turn.id)
+    for logged in log:
         fold.add(logged)
-    return Outcome(turn.session_id, answer, fold.state(), death)
+    valid = [logged for logged in log if not fold.is_void(logged.position) and logged.type not in _UNCOMPARED]
+    events = Counter(f"{logged.type} {getattr(logged.event, 'name', '')}" for logged in valid)
+    return Outcome(turn.session_id, answer, fold.state(), events, death)
 
 
 async def _approve_all(desk: Desk, turn: TurnRecord) -> None:

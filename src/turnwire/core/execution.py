@@ -321,6 +321,7 @@ class Execution:
         self._set_journal(agent)
         if self._recording.calls:
             count_saved(self._recording)
+        if self._recording.calls or self._recording.segment:  # After a suspension, there may be results without a call.
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
                     if not (self._is_not_repeated(logged.event) or log.fold.is_void(logged.position)):

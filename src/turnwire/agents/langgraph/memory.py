@@ -167,7 +167,7 @@ def _snapshots(state: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 class _ThreadBase(Struct):
-    """What a view shows of a thread, by namespaces: of `written` ones all, of others what the lost run had found."""
+    """The thread that a view shows: all of the namespaces that are `written` since, and the others as they were."""
 
     turn_id: str
     before: str = ""
