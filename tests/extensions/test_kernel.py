@@ -372,7 +372,8 @@ def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
 async def test_turnwire_without_extensions_argument_has_no_kernel(tmp_path: Path) -> None:
     write_extension(tmp_path / "config" / "turnwire" / "extensions", "mine")
     assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).kernel is None
-    turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path), extensions=[])
+    settings = _settings(tmp_path).model_copy(update={"allowed_extensions": ["mine"]})
+    turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[])
     async with turnwire.lifespan():
         assert turnwire.kernel is not None
         assert turnwire.kernel.extensions["mine"].state == "running"

@@ -23,7 +23,7 @@ async def test_more_open_streams_than_allowed_are_refused_until_one_closes(
                 assert error_of(response, 429)["code"] == "too_many_streams"
                 assert int(response.headers["retry-after"]) > 0
             assert await server.written() == (1, 1)
-            # A long poll, and an answer as JSON, are no streams.
+            # A long poll that need not wait is no stream.
             response = await server.http.get(f"/v1/turns/{first.turn_id}/events?wait=0")
             assert response.status_code == 200
         await until(lambda: server.turnwire.streams.open_count == 0)

@@ -24,6 +24,7 @@ from turnwire.core.events import (
     StatusEvent,
     TokenEvent,
 )
+from turnwire.core.log import TurnLog
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.streams.resume import BYTES, encoder_at, find_point, void_of
@@ -347,8 +348,11 @@ async def test_a_stream_of_text_is_broken_after_its_lifetime_and_resumed(serve: 
         assert phases(body)[1] == "Half and half"
 
 
-async def test_a_slow_reader_catches_up_on_its_own(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
+async def test_a_slow_reader_catches_up_on_its_own(
+    serve: Serve, kind: StoreKind, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader who takes nothing falls out of the window; what it is sent then is what everyone is sent."""
+    monkeypatch.setattr(TurnLog, "check_response_size", lambda log, size: None)
     async with serve(store=kind, write_timeout=PATIENCE) as server, AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, *SEARCH)
         slow = await stack.enter_async_context(resume(server, stream.turn_id, 10))

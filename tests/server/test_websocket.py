@@ -13,6 +13,7 @@ from tests.server.socket_client import Talk, positions, talking, text_of
 from tests.serving import Puppet, Served, error_of, let_time_pass, saying, until, within
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
+from turnwire.core.log import TurnLog
 from turnwire.core.turns import Turn
 
 
@@ -375,7 +376,10 @@ async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
         assert await talk.hear() == {"type": "heartbeat"}
 
 
-async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve: Serve, puppet: Puppet) -> None:
+async def test_client_that_reads_nothing_is_closed_without_delaying_others(
+    serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TurnLog, "check_response_size", lambda log, size: None)
     async with serve(write_timeout=60) as server, talking(server) as talk:
         (stalled,) = server.turnwire.streams._connections
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]

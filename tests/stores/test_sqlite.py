@@ -31,7 +31,7 @@ from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
-from turnwire.core.contracts import Annotation, ApiKey, AppendRequest
+from turnwire.core.contracts import Annotation, ApiKey, AppendRequest, Suspension
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -371,7 +371,7 @@ async def test_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, 
     assert rows(tmp_path, "sealed_log") == 0
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "sealed_log") == 6
-    assert rows(tmp_path, "journal") == 4, "two rows of the running turn, and two of the one after it"
+    assert rows(tmp_path, "journal") == 2, "the rows of the running turn"
     await append(store, running.id, running.epoch, 4, done(running), end=True)
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "journal") == 0
@@ -696,6 +696,22 @@ async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
     await store._writer.flush()
     assert b"a-secret-word" not in write_ahead_log.read_bytes()
     assert b"a-secret-word" not in (tmp_path / DATABASE_NAME).read_bytes()
+
+
+async def test_row_19_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteStore, tmp_path: Path) -> None:
+    waiting = await claimed(store)
+    log = TurnLog(store, waiting, Limits())
+    log.append(TokenEvent("may I?"))
+    await log.suspend(Suspension(FAR_FUTURE, b""))
+    others = [await ended(store, TokenEvent("x" * 100)) for _ in range(20)]
+    running = await claimed(store)
+    logs = [await whole_log(store, turn.id) for turn in (waiting, *others, running)]
+    await store.maintain(expire_before=0)
+    assert rows(tmp_path, "journal") == 3
+    await append(store, running.id, running.epoch, 3, TokenEvent("on"))
+    await store.maintain(expire_before=0)
+    assert rows(tmp_path, "journal") == 4
+    assert [await whole_log(store, turn.id) for turn in (waiting, *others)] == logs[:-1]
 
 
 def _isolated(command: str, folder: Path) -> list[str]:

@@ -233,7 +233,7 @@ class FeedbackBody(BaseModel):
     model_config = ConfigDict(title="Feedback")
 
     value: Literal["up", "down"] | None
-    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000, pattern=NO_NUL)] | None = None
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000)] | None = None
 
 
 class PushKeys(BaseModel):

@@ -122,6 +122,10 @@ class LiveTurns:
         """Return the first journal row that a live turn or an acceptance under way still needs."""
         return min([*[live.first_row for live in self.by_id.values()], *self.accepting, self.next_row])
 
+    def first_new_row(self) -> int:
+        """Return the first journal row that may belong to a turn that is not live yet."""
+        return min([*self.accepting, self.next_row])
+
     def current(self, record: TurnRecord) -> TurnRecord:
         """Return the newest version of a record that was read from the database."""
         live = self.by_id.get(record.id)

@@ -31,6 +31,14 @@ class SqliteMaintenance:
         first_needed = self._turns.first_needed_row()
         while await self._writer.write(lambda connection: _trim_journal(connection, first_needed)):
             pass
+        # A turn that waits for a person may need an early row for days; the others between its rows go.
+        live = [turn.number for turn in self._turns.by_id.values()]
+        first_new = self._turns.first_new_row()
+        after = first_needed - 1
+        while after is not None:
+            after = await self._writer.write(
+                lambda connection, after=after: _trim_between(connection, live, after, first_new)
+            )
         while await self._writer.write(lambda connection: _expire(connection, expire_before)):
             pass
 
@@ -79,6 +87,15 @@ def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
     """Delete some rows that no unsealed turn needs. Return True if there may be more."""
     query = "DELETE FROM journal WHERE id IN (SELECT id FROM journal WHERE id < ? ORDER BY id LIMIT ?)"
     return connection.execute(query, (first_needed, _TRIM_STEP)).rowcount == _TRIM_STEP
+
+
+def _trim_between(connection: sqlite3.Connection, live: list[int], after: int, before: int) -> int | None:
+    """Delete the rows of sealed turns among the next ones. Return the last row seen, or None at the end."""
+    query = "SELECT id, turn FROM journal WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+    rows = connection.execute(query, (after, before, _TRIM_STEP)).fetchall()
+    kept = set(live)
+    connection.executemany("DELETE FROM journal WHERE id = ?", [(row,) for row, turn in rows if turn not in kept])
+    return rows[-1][0] if len(rows) == _TRIM_STEP else None
 
 
 def _expire(connection: sqlite3.Connection, before: int) -> bool:

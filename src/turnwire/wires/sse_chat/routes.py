@@ -2,6 +2,7 @@
 
 import asyncio
 
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Reset, Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.follow import follow
@@ -81,8 +82,7 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
     record = await services.store.find_turn(request.caller.principal, turn_id)
     if "wait" in query:
-        with services.streams.room(request.caller.principal):
-            await _long_poll(request, services, record, cursor)
+        await _long_poll(request, services, record, cursor)
         return None
     point = None
     if wire.keeps_state:
@@ -153,16 +153,12 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
         raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
     if not await is_in_log(services.store, record, cursor):
         raise _reset()
-    events = await services.store.read(record.id, cursor.position, 1_000)
+    principal = request.caller.principal
+    async with services.requests.slot(principal):
+        events = await services.store.read(record.id, cursor.position, 1_000)
     if not events and record.phase != "ended" and seconds > 0:
-        following = follow(services.store, record.id, cursor.position)
-        try:
-            async with asyncio.timeout(seconds):
-                events = await anext(following)
-        except TimeoutError:
-            pass
-        finally:
-            await following.aclose()
+        with services.streams.room(principal):  # Only one that waits is as good as a stream.
+            events = await _next_events(services, record, cursor, seconds)
     after = events[-1].position if events else cursor.position
     is_done = events[-1].is_last if events else record.phase == "ended" and after >= record.last_position
     body = b'{"events":[%b],"after":%d,"done":%b}' % (
@@ -170,8 +166,21 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
         after,
         b"true" if is_done else b"false",
     )
-    await request.respond_json_bytes(200, body)
-    await request.answer_taken(services.settings.write_timeout)
+    async with services.requests.slot(principal):
+        await request.respond_json_bytes(200, body)
+        await request.answer_taken(services.settings.write_timeout)
+
+
+async def _next_events(services: Services, record: TurnRecord, cursor: Cursor, seconds: float) -> list[LoggedEvent]:
+    """Return the next events, or none if none come in time."""
+    following = follow(services.store, record.id, cursor.position)
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(following)
+    except TimeoutError:
+        return []
+    finally:
+        await following.aclose()
 
 
 async def session_events(request: Request, services: Services) -> Stream:
