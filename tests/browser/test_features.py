@@ -65,6 +65,11 @@ async def test_welcome_offers_three_deeds_and_the_demo_waits_for_approval(browse
         await within(turnwire.librarian.settled())
         await page.page.reload()
         await expect(page.part("deed")).to_have_count(3)
+        # A question that is one of the three is not offered once more, and nothing is behind the composer.
+        await expect(page.part("example")).to_have_count(3)
+        await page.page.set_viewport_size({"width": 1280, "height": 800})
+        last, composer = await page.part("example").last.bounding_box(), await page.part("composer").bounding_box()
+        assert last and composer and last["y"] + last["height"] < composer["y"]
         await page.part("deed").nth(2).click()
         await page.ended()
         await expect(page.part("provenance")).to_have_text("Quoted word for word, no model")
@@ -296,6 +301,8 @@ async def test_answer_is_rated_with_a_note_and_the_conversation_shared(browser: 
         await page.part("title-menu").click()
         await page.part("share").click()
         await expect(page.part("notice")).to_contain_text("Link copied")
+        await page.page.set_viewport_size({"width": 390, "height": 844})
+        assert await page.part("notice").evaluate("node => node.scrollWidth <= node.clientWidth")
         assert await page.page.evaluate("navigator.clipboard.readText()") == f"{server.url}/share/secret-link"
         await page.part("title-menu").click()
         await page.part("unshare").click()

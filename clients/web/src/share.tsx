@@ -2,6 +2,7 @@
 
 import { render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { headingIn, origin } from "./format.ts";
 import { AnswerView } from "./text/answer.ts";
 
 interface SharedCitation {
@@ -19,6 +20,8 @@ interface SharedTurn {
   phase: "queued" | "running" | "waiting" | "ended";
   outcome: "completed" | "failed" | "cancelled" | "interrupted" | null;
   content: string;
+  mode: string | null;
+  model: string | null;
   citations: SharedCitation[];
   steps: { kind: "tool" | "search" | "review" | "handoff"; name: string; state: string }[];
 }
@@ -75,6 +78,7 @@ function Share() {
 function Turn({ turn }: { turn: SharedTurn }) {
   const container = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => new AnswerView(container.current!).show(turn.content, false, true), []);
+  const source = origin(turn.mode ?? undefined, turn.citations, turn.model ?? undefined);
   const tools = [...new Set(turn.steps.filter((step) => step.kind === "tool").map((step) => step.name))];
   return (
     <section class="turn" data-testid="turn">
@@ -88,6 +92,11 @@ function Turn({ turn }: { turn: SharedTurn }) {
         <div class="prose" data-testid="answer" ref={container} />
         {turn.outcome !== "completed" && <p class="note">{ENDS[turn.outcome ?? turn.phase]}</p>}
         <Sources citations={turn.citations} />
+        {turn.content && source && (
+          <p class="faint small" data-testid="provenance">
+            {source}
+          </p>
+        )}
       </article>
     </section>
   );
@@ -113,7 +122,7 @@ function Sources({ citations }: { citations: SharedCitation[] }) {
         <li key={index}>
           <details>
             <summary>
-              [{index}] {[title, heading, page_number && `page ${page_number}`].filter(Boolean).join(" · ")}
+              [{index}] {[title, headingIn({ heading, title }), page_number && `page ${page_number}`].filter(Boolean).join(" · ")}
             </summary>
             {supporting_quote && <blockquote>{supporting_quote}</blockquote>}
           </details>

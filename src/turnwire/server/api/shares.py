@@ -66,6 +66,7 @@ def _turn_json(record: TurnRecord, state: TurnState) -> Json:
         "created_at": time_text(record.created_at),
         "content": state.text,
         "mode": state.mode,
+        "model": state.model,
         "citations": [
             {name: value for name in _CITATION_FIELDS if (value := getattr(citation, name)) is not None}
             for citation in state.citations
