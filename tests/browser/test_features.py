@@ -169,6 +169,30 @@ async def test_model_and_its_failure_are_named_under_the_answer(browser: Browser
         await expect(page.part("provenance")).to_have_text([written, failed])
 
 
+async def test_long_quotation_is_shown_from_its_start(browser: Browser, serve: Serve, tmp_path: Path) -> None:
+    code = "\n".join(f"brew --cup {number}" for number in range(1, 60))
+    (tmp_path / "tea.md").write_text(f"# Tea\n\nTo brew tea, run these commands:\n\n```sh\n{code}\n```\n")
+    viewport = {"width": 800, "height": 600}
+    async with (
+        serve(docs=[tmp_path / "tea.md"]) as server,
+        tab(browser, server.url, viewport=viewport) as page,
+    ):
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        for _ in range(2):
+            await page.ask("How do I brew tea?")
+            await page.ended()
+            await expect(page.answer.locator("pre")).to_contain_text("brew --cup 59")
+            await expect(page.part("message").last).to_be_in_viewport()
+            await expect(page.part("provenance").last).not_to_be_in_viewport()
+        # The reader may go to the end, and what is done there does not lead away from it.
+        await page.part("latest").click()
+        await expect(page.part("provenance").last).to_be_in_viewport()
+        await page.part("feedback-up").last.click()
+        await expect(page.part("feedback-up").last).to_have_attribute("aria-pressed", "true")
+        await expect(page.part("provenance").last).to_be_in_viewport()
+
+
 async def test_running_clock_and_failed_tools_are_shown(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.page.clock.install()
