@@ -69,7 +69,9 @@ async def test_welcome_offers_three_deeds_and_the_demo_waits_for_approval(browse
         await expect(page.part("example")).to_have_count(3)
         await page.page.set_viewport_size({"width": 1280, "height": 800})
         last, composer = await page.part("example").last.bounding_box(), await page.part("composer").bounding_box()
-        assert last and composer and last["y"] + last["height"] < composer["y"]
+        assert last
+        assert composer
+        assert last["y"] + last["height"] < composer["y"]
         await page.part("deed").nth(2).click()
         await page.ended()
         await expect(page.part("provenance")).to_have_text("Quoted word for word, no model")

@@ -19,7 +19,9 @@ async def shared_path(server: Served, puppet: Puppet, key: str) -> str:
         part.say(
             ToolCallEvent("c1", "kettle", {"heat": "private"}),
             ToolResultEvent("c1", "kettle", True, "private"),
-            CitationEvent(1, "d1", title="Tea book", heading="Tea book > Heat", page_number=4, supporting_quote="Tea is *hot*."),
+            CitationEvent(
+                1, "d1", title="Tea book", heading="Tea book > Heat", page_number=4, supporting_quote="Tea is *hot*."
+            ),
             f"Tea is **hot** [1].\n\n{ATTACK}",
             ResponseEvent("", mode="synthesis", model="big"),
         )

@@ -35,9 +35,7 @@ _ITEM_MARK = re.compile(r"^[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+")
 _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 # Bounded, because a hostile text could have thousands of marks without a second one.
-_HTML_OR_CODE = re.compile(
-    r"((?<!`)(`+)(?!`).{1,2000}?(?<!`)\2(?!`))|<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL
-)
+_HTML_OR_CODE = re.compile(r"((?<!`)(`+)(?!`).{1,2000}?(?<!`)\2(?!`))|<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL)
 _MARKER_OR_CODE = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
 _LETTER = re.compile(r"[^\W_]")
 _DIGIT = re.compile(r"\d")
