@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval.collection import Collection, Document, Question
+from turnwire.retrieval.indexer import answers_users
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS = Path(__file__).parent / "own_questions.jsonl"
@@ -49,7 +50,10 @@ def read_questions(path: Path = QUESTIONS) -> list[OwnQuestion]:
 
 
 def read_documents(root: Path = ROOT) -> list[Document]:
-    paths = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """Return the pages that the default agent answers from."""
+    docs = root / "docs"
+    pages = [path for path in sorted(docs.rglob("*.md")) if answers_users(path.relative_to(docs).as_posix())]
+    paths = [root / "README.md", *pages]
     return [Document(path.relative_to(root).as_posix(), "", path.read_text("utf-8")) for path in paths]
 
 

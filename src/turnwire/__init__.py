@@ -1,4 +1,4 @@
-"""Turnwire: agents in, one durable log per turn, every wire out.
+"""Turnwire runs agents' turns on the server, logs every event durably, and streams the log to any client.
 
 from turnwire import Turn, Turnwire
 

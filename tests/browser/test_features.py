@@ -66,6 +66,13 @@ async def test_welcome_offers_three_deeds_and_the_demo_waits_for_approval(browse
         await within(turnwire.librarian.settled())
         await page.page.reload()
         await expect(page.part("deed")).to_have_count(3)
+        # A question that is one of the three is not offered once more, and nothing is behind the composer.
+        await expect(page.part("example")).to_have_count(3)
+        await page.page.set_viewport_size({"width": 1280, "height": 800})
+        last, composer = await page.part("example").last.bounding_box(), await page.part("composer").bounding_box()
+        assert last
+        assert composer
+        assert last["y"] + last["height"] < composer["y"]
         await page.part("deed").nth(2).click()
         await page.ended()
         await expect(page.part("provenance")).to_have_text("Quoted word for word, no model")
@@ -163,6 +170,30 @@ async def test_model_and_its_failure_are_named_under_the_answer(browser: Browser
         await expect(page.part("provenance")).to_have_text([written, failed])
         await page.page.reload()
         await expect(page.part("provenance")).to_have_text([written, failed])
+
+
+async def test_long_quotation_is_shown_from_its_start(browser: Browser, serve: Serve, tmp_path: Path) -> None:
+    code = "\n".join(f"brew --cup {number}" for number in range(1, 60))
+    (tmp_path / "tea.md").write_text(f"# Tea\n\nTo brew tea, run these commands:\n\n```sh\n{code}\n```\n")
+    viewport = {"width": 800, "height": 600}
+    async with (
+        serve(docs=[tmp_path / "tea.md"]) as server,
+        tab(browser, server.url, viewport=viewport) as page,
+    ):
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        for _ in range(2):
+            await page.ask("How do I brew tea?")
+            await page.ended()
+            await expect(page.answer.locator("pre")).to_contain_text("brew --cup 59")
+            await expect(page.part("message").last).to_be_in_viewport()
+            await expect(page.part("provenance").last).not_to_be_in_viewport()
+        # The reader may go to the end, and what is done there does not lead away from it.
+        await page.part("latest").click()
+        await expect(page.part("provenance").last).to_be_in_viewport()
+        await page.part("feedback-up").last.click()
+        await expect(page.part("feedback-up").last).to_have_attribute("aria-pressed", "true")
+        await expect(page.part("provenance").last).to_be_in_viewport()
 
 
 async def test_running_clock_and_failed_tools_are_shown(browser: Browser, serve: Serve, puppet: Puppet) -> None:
@@ -297,6 +328,8 @@ async def test_answer_is_rated_with_a_note_and_the_conversation_shared(browser: 
         await page.part("title-menu").click()
         await page.part("share").click()
         await expect(page.part("notice")).to_contain_text("Link copied")
+        await page.page.set_viewport_size({"width": 390, "height": 844})
+        assert await page.part("notice").evaluate("node => node.scrollWidth <= node.clientWidth")
         assert await page.page.evaluate("navigator.clipboard.readText()") == f"{server.url}/share/secret-link"
         await page.part("title-menu").click()
         await page.part("unshare").click()

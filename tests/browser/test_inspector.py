@@ -8,6 +8,7 @@ from playwright.async_api import Browser, expect
 from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
+from tests.clients.scenes import play
 from tests.serving import Puppet, Served
 from turnwire.core.events import (
     Event,
@@ -116,6 +117,21 @@ async def test_steps_are_a_tree_and_show_their_input_and_output(browser: Browser
             await expect(facts).to_contain_text("1,500,000 in, 100,000 out")
             await expect(facts).to_contain_text("$3.80")
             assert not await violations(page)
+
+
+async def test_names_of_events_fit_their_column(browser: Browser, serve: Serve) -> None:
+    async with serve(play) as server:
+        turn_id = (await server.http.post("/chat", json={"message": "pay"})).json()["turn_id"]
+        await server.http.post(f"/v1/turns/{turn_id}/approvals/c1", json={"approved": True})
+        await server.ended(turn_id)
+        for width in (1280, 390):
+            viewport = {"width": width, "height": 800}
+            async with tab(browser, server.url, f"/turns/{turn_id}", viewport=viewport) as page:
+                if width < 400:
+                    await page.part("show-log").click()
+                name = page.part("events").locator(".row-type", has_text="approval_response")
+                await expect(name).to_be_visible()
+                assert await name.evaluate("node => node.scrollWidth <= node.clientWidth"), width
 
 
 async def test_list_is_filtered_and_leads_from_turn_to_turn(browser: Browser, serve: Serve, puppet: Puppet) -> None:

@@ -6,7 +6,7 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.serving import Client, Puppet, Served
-from turnwire.core.events import CitationEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import CitationEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 
 ATTACK = '<img src=x onerror="document.title=1"> <script>document.title = 2</script>'
 
@@ -19,8 +19,11 @@ async def shared_path(server: Served, puppet: Puppet, key: str) -> str:
         part.say(
             ToolCallEvent("c1", "kettle", {"heat": "private"}),
             ToolResultEvent("c1", "kettle", True, "private"),
-            CitationEvent(1, "d1", title="Tea book", heading="Heat", page_number=4, supporting_quote="Tea is *hot*."),
+            CitationEvent(
+                1, "d1", title="Tea book", heading="Tea book > Heat", page_number=4, supporting_quote="Tea is *hot*."
+            ),
             f"Tea is **hot** [1].\n\n{ATTACK}",
+            ResponseEvent("", mode="synthesis", model="big"),
         )
         part.end()
         await stream.rest()
@@ -40,6 +43,7 @@ async def test_shared_session_is_read_without_a_key(browser: Browser, serve: Ser
             await expect(visitor.part("turn")).to_contain_text("Used kettle")
             source = visitor.part("sources").locator("li")
             await expect(source.locator("summary")).to_have_text("[1] Tea book · Heat · page 4")
+            await expect(visitor.part("provenance")).to_have_text("Written by big from 1 passage")
             await source.locator("summary").click()
             await expect(source.locator("blockquote")).to_have_text("Tea is *hot*.")
             assert await violations(visitor) == []

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from playwright.async_api import Browser, Page, expect
 
@@ -116,13 +117,28 @@ async def test_widget_decides_about_tool_calls(browser: Browser, serve: Serve) -
     ):
         await page.get_by_role("button", name="Chat").click()
         await ask(page, "pay")
-        await expect(page.locator(".approval pre")).to_contain_text('"amount": 40')
+        await expect(page.locator(".approval pre")).to_contain_text("amount: 40")
         assert await violations(Tab(page, host.origin)) == []
         await page.get_by_role("button", name="Allow").click()
         await expect(page.get_by_test_id("answer")).to_have_text("Paid.")
         await expect(page.locator(".approval")).to_have_count(0)
         await ask(page, "fail")
         await expect(page.get_by_test_id("turn").last).to_contain_text("the model is away")
+
+
+async def test_widget_says_where_an_answer_comes_from(browser: Browser, serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "tea.md").write_text("# Tea\n\nTea is brewed with water that has boiled.")
+    async with (
+        host_page() as host,
+        serve(docs=[tmp_path / "tea.md"], allowed_origins=[host.origin]) as server,
+        embedded(browser, host, server) as page,
+    ):
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        await page.get_by_role("button", name="Chat").click()
+        await ask(page, "What is tea brewed with?")
+        await expect(page.get_by_test_id("answer")).to_contain_text("water that has boiled")
+        await expect(page.get_by_test_id("turn")).to_contain_text("Quoted word for word, no model")
 
 
 async def test_widget_of_an_origin_that_is_not_allowed_says_so_and_starts_nothing(

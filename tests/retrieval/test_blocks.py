@@ -55,14 +55,25 @@ def test_each_kind_of_block_is_recognised(text: str, expected: list[tuple[str, s
         "How is tea brewed?",
         "- [Tea](tea.md)\n- [Coffee](coffee.md)",
         "[Tea](tea.md) · [Coffee](coffee.md)",
+        "| page | for |\n|---|---|\n| [Tea](tea.md) | how to brew it |\n| [Coffee](coffee.md) | how to grind it |",
         "| n | ms | rows |\n|---|---|---|\n| 5 | 561 | 13213 |\n| 7 | 681 | 13213 |",
         "---",
         "",
     ],
-    ids=["heading", "question", "contents", "links", "figures", "rule", "nothing"],
+    ids=["heading", "question", "contents", "links", "table of contents", "figures", "rule", "nothing"],
 )
 def test_text_that_answers_nothing_is_no_block(text: str) -> None:
     assert shown(text) == []
+
+
+def test_each_row_of_a_glossary_is_a_block() -> None:
+    glossary = "| word | meaning |\n|---|---|\n| **tea** | leaves in hot water |\n| **mate** | tea of holly |"
+    assert shown(glossary) == [("table", "**tea**: leaves in hot water"), ("table", "**mate**: tea of holly")]
+
+
+def test_tags_are_removed_from_text_and_kept_in_code() -> None:
+    text = "Add `<script src=tea.js>` to <b>your</b> page, or ``a `<b>` c``. <!-- draft -->"
+    assert shown(text) == [("text", "Add `<script src=tea.js>` to your page, or ``a `<b>` c``.")]
 
 
 def test_line_that_announces_a_block_is_part_of_it() -> None:

@@ -155,6 +155,20 @@ async def test_own_documentation_is_read_without_other_roots(path: Path, docs: P
         assert "turnwire.md" not in await names(indexer)
 
 
+async def test_own_documentation_is_read_without_the_pages_for_contributors(path: Path, own: Path) -> None:
+    for folder in ("adr", "guides", "research"):
+        (own / folder).mkdir()
+        (own / folder / f"{folder}.md").write_text("About tea.")
+    (own / "architecture.md").write_text("About tea.")
+    async with open_indexer(path, own=(own,)) as indexer:
+        await read(indexer)
+        assert await names(indexer) == ["guides/guides.md", "turnwire.md"]
+    # Documents of the user's own may have such names.
+    async with open_indexer(path, own, own=(own,)) as indexer:
+        await read(indexer)
+        assert "adr/adr.md" in await names(indexer)
+
+
 async def test_unreadable_file_is_logged(path: Path, docs: Path, caplog: pytest.LogCaptureFixture) -> None:
     (docs / "broken.pdf").write_bytes(b"no PDF")
     async with open_indexer(path, docs) as indexer:

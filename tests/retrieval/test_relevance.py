@@ -31,10 +31,13 @@ async def chosen(question: str, *texts: str, count: int = 3, similarity: Similar
         f"# Green tea\n\n{ANSWER}",
         f"How is green tea brewed?\n\n{ANSWER}",
         f"| `green_tea` | `GREEN_TEA` | brewed green tea |\n\n{ANSWER}",
+        "| tea | leaf | colour | brewed |\n|---|---|---|---|\n"
+        + "| green tea | whole green tea leaves from the first harvest | green | hot |\n" * 16
+        + f"\n{ANSWER}",
         f"```sh\nbrew green tea\n```\n\n{ANSWER}",
         f"- [Green tea](green.md)\n- [Brewed tea](brewed.md)\n\n{ANSWER}",
     ],
-    ids=["heading", "question", "settings row", "code", "contents"],
+    ids=["heading", "question", "settings row", "row of a wide table", "code", "contents"],
 )
 async def test_only_a_statement_answers(text: str) -> None:
     assert await chosen(BREW, text) == [ANSWER]
@@ -51,6 +54,16 @@ async def test_code_is_quoted_if_the_question_asks_how(question: str) -> None:
     assert asks_how(question)
     assert "brew --tea" in (await chosen(question, "To brew tea, run:\n\n```sh\nbrew --tea\n```"))[0]
     assert not asks_how("What is tea?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Oolong that is old is not sold.", "| oolong | harvest | price |\n|---|---|---|\n| spring | May | ten |"],
+    ids=["relative clause", "table of three columns"],
+)
+async def test_text_that_only_begins_like_a_definition_is_not_related_to_one(text: str) -> None:
+    definition = "Oolong is a tea that is half oxidised."
+    assert await chosen("What is oolong?", text, definition) == [definition]
 
 
 async def test_definition_comes_first_for_a_what_is_question() -> None:

@@ -41,7 +41,9 @@ async def test_unknown_page_is_a_404_that_leads_to_the_top(serve: Serve) -> None
             assert answer.status_code == 404, name
             assert "There is no such page" in answer.text
             assert answer.headers["content-security-policy"] == POLICY
-        assert '<a href="../">' in (await server.http.get("/guide/guides/nothing.html")).text
+        missing = (await server.http.get("/guide/guides/nothing.html")).text
+        assert '<a href="../">' in missing
+        assert '<link rel="stylesheet" href="../guide.css">' in missing
         error_of(await server.http.post("/guide/"), 405)
 
 

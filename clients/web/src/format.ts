@@ -80,13 +80,24 @@ function isJson(text: string): boolean {
 
 /** Returns where an answer comes from: quoted, written by a model, or scripted. */
 export function provenance(view: TurnView): string {
-  const passages = new Set(view.citations.map((citation) => citation.index)).size;
+  const reason = view.mode === "fallback" ? failureReason(view) : undefined;
+  return origin(view.mode, view.citations, modelOf(view), reason);
+}
+
+/** Returns the same from its facts. `reason` says why the model failed, where that may be shown. */
+export function origin(
+  mode: string | undefined,
+  citations: readonly { index: number }[],
+  model: string | undefined,
+  reason?: string,
+): string {
+  const passages = new Set(citations.map((citation) => citation.index)).size;
   const from = passages ? ` from ${count(passages, "passage")}` : "";
-  switch (view.mode) {
+  switch (mode) {
     case "extractive":
       return "Quoted word for word, no model";
     case "fallback":
-      return `The model failed (${failureReason(view)}); quoted instead`;
+      return `The model failed${reason ? ` (${reason})` : ""}; quoted instead`;
     case "greeting":
       return "A fixed reply; nothing was searched";
     case "not_found":
@@ -94,8 +105,8 @@ export function provenance(view: TurnView): string {
     case "scripted":
       return "Scripted demo, no model";
     default:
-      if (view.mode !== "synthesis" && view.mode !== "direct" && !modelOf(view)) return "";
-      return `Written by ${modelOf(view) ?? "a model"}${from}`;
+      if (mode !== "synthesis" && mode !== "direct" && !model) return "";
+      return `Written by ${model ?? "a model"}${from}`;
   }
 }
 

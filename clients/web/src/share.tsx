@@ -3,6 +3,7 @@
 import { Fragment, render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { sliceText } from "../../js/src/view.ts";
+import { headingIn, origin } from "./format.ts";
 import { AnswerView } from "./text/answer.ts";
 
 interface SharedCitation {
@@ -21,6 +22,8 @@ interface SharedTurn {
   outcome: "completed" | "failed" | "cancelled" | "interrupted" | null;
   content: string;
   inputs: { content: string; answer_offset: number }[];
+  mode: string | null;
+  model: string | null;
   citations: SharedCitation[];
   steps: { kind: "tool" | "search" | "review" | "handoff"; name: string; state: string }[];
 }
@@ -81,6 +84,7 @@ function Answer({ text }: { text: string }) {
 }
 
 function Turn({ turn }: { turn: SharedTurn }) {
+  const source = origin(turn.mode ?? undefined, turn.citations, turn.model ?? undefined);
   const tools = [...new Set(turn.steps.filter((step) => step.kind === "tool").map((step) => step.name))];
   return (
     <section class="turn" data-testid="turn">
@@ -105,6 +109,11 @@ function Turn({ turn }: { turn: SharedTurn }) {
         ))}
         {turn.outcome !== "completed" && <p class="note">{ENDS[turn.outcome ?? turn.phase]}</p>}
         <Sources citations={turn.citations} />
+        {turn.content && source && (
+          <p class="faint small" data-testid="provenance">
+            {source}
+          </p>
+        )}
       </article>
     </section>
   );
@@ -130,7 +139,7 @@ function Sources({ citations }: { citations: SharedCitation[] }) {
         <li key={index}>
           <details>
             <summary>
-              [{index}] {[title, heading, page_number && `page ${page_number}`].filter(Boolean).join(" · ")}
+              [{index}] {[title, headingIn({ heading, title }), page_number && `page ${page_number}`].filter(Boolean).join(" · ")}
             </summary>
             {supporting_quote && <blockquote>{supporting_quote}</blockquote>}
           </details>

@@ -15,7 +15,7 @@ import {
   TurnwireClient,
   TurnwireError,
 } from "../../js/src/index.ts";
-import { statusOf } from "./format.ts";
+import { argumentLines, provenance, statusOf } from "./format.ts";
 import { AnswerView } from "./text/answer.ts";
 
 declare const WIDGET_STYLE: string;
@@ -61,7 +61,8 @@ class TurnPart {
     this.#message.textContent = view.message;
     this.#text.show(view.text, false, !!view.outcome);
     if (view.outcome) this.element.dataset.outcome = view.outcome;
-    this.#status.textContent = view.outcome === "completed" ? "" : statusText(view);
+    const source = view.text ? provenance(view) : "";
+    this.#status.textContent = view.outcome === "completed" ? source : statusText(view);
     const open = view.outcome ? [] : view.approvals;
     const name = open.map(({ call_id }) => call_id).join();
     if (name === this.#shown) return;
@@ -75,7 +76,7 @@ class TurnPart {
           "div",
           { className: "approval" },
           `Allow ${request.tool}?`,
-          element("pre", { textContent: JSON.stringify(request.args, null, 2) }),
+          element("pre", { textContent: argumentLines(request.args).join("\n") }),
           element("button", { type: "button", className: "primary", textContent: "Allow", onclick: decide(true) }),
           " ",
           element("button", { type: "button", textContent: "Deny", onclick: decide(false) }),

@@ -24,7 +24,7 @@ from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 
 app = typer.Typer(
     name="turnwire",
-    help="Agents in, one durable log per turn, every wire out.",
+    help="Run your AI agent's answers on the server, and stream them to any client without losing an event.",
     epilog="[bold]Start here:[/] turnwire serve, then open the address that it prints.",
     cls=HelpfulGroup,
     no_args_is_help=True,

@@ -2,7 +2,7 @@
 
 A block is a paragraph, a list, a table or a piece of code, together with the line that announces it. What is too long
 to be read at a glance is split: a paragraph between sentences, a list between items, a table between rows. Headings,
-rules, questions, lists of links and columns of figures are no blocks, because they answer nothing.
+rules, questions, lists of links, tables of contents and columns of figures are no blocks, because they answer nothing.
 """
 
 import re
@@ -34,12 +34,15 @@ _SPACE = re.compile(r"\s+")
 _ITEM_MARK = re.compile(r"^[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+")
 _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
-_HTML = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL)
+# Bounded, because a hostile text could have thousands of marks without a second one.
+_HTML_OR_CODE = re.compile(r"((?<!`)(`+)(?!`).{1,2000}?(?<!`)\2(?!`))|<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL)
 _MARKER_OR_CODE = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
 _LETTER = re.compile(r"[^\W_]")
 _DIGIT = re.compile(r"\d")
 _MAX_DIGITS = 0.2
 _CELL = re.compile(r"(?<!\\)\|")
+_LINK_CELL = re.compile(r"\|\s*!?\[[^\]\n]*\]\([^)\n]*\)[^|]*\|")
+_TERM = re.compile(r"\|\s*\*\*[^*|]+\*\*\s*\|")
 
 
 class TextBlock(Struct, frozen=True):
@@ -203,15 +206,19 @@ def _table_blocks(text: str, span: _Span) -> Iterator[TextBlock]:
     if len(rows) > 1 and _TABLE_RULE.fullmatch(rows[1][2]):
         header, rows = _cells(rows[0][2]), rows[2:]
     rows = [row for row in rows if not _TABLE_RULE.fullmatch(row[2])]
+    if len(rows) > 1 and all(_LINK_CELL.match(row) for _, _, row in rows):
+        return  # A table of contents.
     shown = [(first, last, [plain_line(cell) for cell in _cells(row)]) for first, last, row in rows]
     shown = [row for row in shown if _LETTER.search("".join(row[2]))]
     text_of_rows = "".join(cell for _, _, cells in shown for cell in cells)
     if not shown or len(_DIGIT.findall(text_of_rows)) >= _MAX_DIGITS * len(text_of_rows):
         return
     width = max(len(cells) for _, _, cells in shown)
+    # In a glossary every row answers another question.
+    is_glossary = len(rows) > 1 and all(_TERM.match(row) for _, _, row in rows)
     columns = [plain_line(cell) for cell in header] + [""] * (width - len(header))
     lines = [_row_text(cells) for _, _, cells in shown]
-    if sum(map(len, lines)) <= MAX_BLOCK:
+    if sum(map(len, lines)) <= MAX_BLOCK and not is_glossary:
         rows_text = "\n".join(f"- {line}" for line in lines) if len(lines) > 1 else lines[0]
         table = rows_text if width <= 2 else _table_text(columns, [cells for _, _, cells in shown])
         yield _block("table", text, shown[0][0], shown[-1][1], table, lines)
@@ -247,8 +254,13 @@ def _dedented(raw: str) -> str:
 
 def plain_line(raw: str) -> str:
     """Return a text as one line, without links, tags and citation markers of its source."""
-    text = _HTML.sub("", _QUOTE_MARK.sub("", raw)) if "<" in raw or ">" in raw else raw
+    text = _without_tags(_QUOTE_MARK.sub("", raw)) if "<" in raw or ">" in raw else raw
     return _SPACE.sub(" ", _without_markers(_LINK.sub(r"\1", _SPACE.sub(" ", text)))).strip()
+
+
+def _without_tags(text: str) -> str:
+    """Return a text without HTML tags and comments, except in code."""
+    return _HTML_OR_CODE.sub(lambda match: match[1] or "", text)
 
 
 def _without_markers(text: str) -> str:

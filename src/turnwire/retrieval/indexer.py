@@ -53,6 +53,11 @@ class SyncProgress(Struct):
         return bool(self.added or self.changed or self.removed)
 
 
+def answers_users(name: str) -> bool:
+    """Return False for a page of Turnwire's own documentation that is for contributors."""
+    return not name.startswith(("adr/", "research/", "architecture.md", "releasing.md"))
+
+
 def sync_root(
     library: Library,
     root: Path,
@@ -65,7 +70,7 @@ def sync_root(
     root = root.resolve()
     key, progress = str(root), SyncProgress()
     library.add_root(key, is_own=is_own)
-    files = list(find_files(root))
+    files = [file for file in find_files(root) if not is_own or answers_users(file.name)]
     indexed = library.digests(key)
     seen: set[str] = set()
     progress.total = len(files)

@@ -30,6 +30,7 @@ _HOW_TO = re.compile(
     re.IGNORECASE,
 )
 _NAMED_ROW = re.compile(r"\|\s*`[^`|]+`(?:,\s*`[^`|]+`)*\s*\|")
+_MAX_COLUMNS = 3
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -86,9 +87,14 @@ class BlockRanker:
     def _may_answer(self, block: TextBlock) -> bool:
         if block.has_code:
             return asks_how(self._question)
+        if block.kind != "table":
+            return True
+        last_row = block.text.rpartition("\n")[2]
         # A row of settings or the like answers only a question that names it.
-        row = _NAMED_ROW.match(block.text.rpartition("\n")[2]) if block.kind == "table" else None
-        return row is None or any(name in self._question for name in _CODE.findall(row[0]))
+        if row := _NAMED_ROW.match(last_row):
+            return any(name in self._question for name in _CODE.findall(row[0]))
+        # One row of a wide table cannot be read alone.
+        return len(block.parts) > 1 or last_row.count("|") - 1 <= _MAX_COLUMNS
 
     async def _compare(self, blocks: Sequence[RankedBlock]) -> list[RankedBlock] | None:
         """Return the blocks with their similarity to the question as a feature; None without an embedder."""
@@ -207,52 +213,52 @@ def _answer_features(matcher: Matcher, blocks: Sequence[RankedBlock]) -> dict[st
 
 # Printed by `python -m eval.fit`. The names are those of the features.
 WORD_WEIGHTS: dict[str, float] = {
-    "coverage": 0.58,
-    "part_coverage": 1.05,
-    "coverage_with_headings": 2.92,
-    "heading_coverage": 1.70,
-    "heading_match": 0.77,
-    "rank": 0.55,
-    "strength": 2.28,
-    "definition": 2.99,
-    "lead_in": -0.62,
-    "long": 0.28,
-    "code": 0.71,
-    "table": -0.18,
-    "list": -0.13,
+    "coverage": 0.61,
+    "part_coverage": 0.66,
+    "coverage_with_headings": 3.07,
+    "heading_coverage": 1.61,
+    "heading_match": 0.97,
+    "rank": 0.95,
+    "strength": 1.81,
+    "definition": 2.95,
+    "lead_in": -0.60,
+    "long": 0.75,
+    "code": 0.22,
+    "table": -0.27,
+    "list": -0.59,
 }
 MEANING_WEIGHTS: dict[str, float] = {
-    "coverage": 0.41,
-    "part_coverage": 0.50,
-    "coverage_with_headings": 1.84,
-    "heading_coverage": 0.80,
-    "heading_match": 0.03,
-    "rank": 1.17,
-    "strength": 1.50,
-    "definition": 1.96,
-    "lead_in": -0.37,
-    "long": 0.70,
-    "code": 1.01,
-    "table": 0.13,
-    "list": -0.21,
-    "similarity": 3.79,
-    "mean_similarity": 2.73,
+    "coverage": 0.46,
+    "part_coverage": 0.36,
+    "coverage_with_headings": 1.56,
+    "heading_coverage": 0.82,
+    "heading_match": -0.17,
+    "rank": 1.77,
+    "strength": 0.59,
+    "definition": 1.88,
+    "lead_in": -0.23,
+    "long": 0.74,
+    "code": 0.16,
+    "table": 0.24,
+    "list": -0.32,
+    "similarity": 4.47,
+    "mean_similarity": 3.15,
 }
 WORD_CONFIDENCE: dict[str, float] = {
-    "constant": -2.55,
-    "coverage": 3.01,
-    "coverage_with_headings": 2.44,
-    "first_coverage": 1.01,
-    "definition": 0.46,
-    "terms": 0.55,
+    "constant": -2.02,
+    "coverage": 1.97,
+    "coverage_with_headings": 2.94,
+    "first_coverage": 0.62,
+    "definition": 0.57,
+    "terms": 0.41,
 }
 MEANING_CONFIDENCE: dict[str, float] = {
-    "constant": -3.35,
-    "coverage": 2.58,
-    "coverage_with_headings": 1.71,
-    "first_coverage": 0.39,
-    "definition": 0.40,
-    "terms": -0.29,
-    "similarity": 2.61,
-    "first_similarity": 2.64,
+    "constant": -3.01,
+    "coverage": 0.96,
+    "coverage_with_headings": 2.60,
+    "first_coverage": -0.23,
+    "definition": 0.60,
+    "terms": -0.52,
+    "similarity": 2.87,
+    "first_similarity": 3.08,
 }

@@ -133,6 +133,7 @@ _CLAUSE = re.compile(
     r"\W*(?:after|as|because|before|if|once|since|so|than|that|unless|until|when|where|whether|which|while)\b",
     re.IGNORECASE,
 )
+_RELATIVE = re.compile(r"\b(?:that|which|who)\s*$", re.IGNORECASE)
 _PASSIVE = re.compile(r"(?:also |always |never |not |only )*[a-z]+(?:ed|en|wn)\b", re.IGNORECASE)
 _DEFINING_VERB = re.compile(_DEFINING, re.IGNORECASE)
 
@@ -147,7 +148,9 @@ def defines(matcher: Matcher, text: str) -> bool:
     if verb is None or not text[verb.end() :].strip():
         return False
     subject = text[: verb.start()]
-    # "While a channel is busy" and "A vault is indexed" define nothing.
-    if _CLAUSE.match(subject) or _PASSIVE.match(text, verb.end()):
+    # "While a channel is busy", "A turn that is running", "A vault is indexed" and a row of three cells define nothing.
+    if _CLAUSE.match(subject) or _RELATIVE.search(subject) or _PASSIVE.match(text, verb.end()):
+        return False
+    if "|" in verb[0] and "|" in text[verb.end() :].rstrip("| "):
         return False
     return matcher.coverage(subject) > 0.7 and all(matcher.contains(word) for word in content_terms(subject))

@@ -195,7 +195,7 @@ def _guide_file(name: str) -> tuple[int, PageFile]:
     name = name or "index.html"
     if name not in guide.names:
         top = "../" * name.count("/") or "./"
-        return 404, _page_file("missing.html", message_page(*_NO_GUIDE_PAGE, top).encode())
+        return 404, _page_file("missing.html", message_page(*_NO_GUIDE_PAGE, top, f"{top}guide.css").encode())
     return 200, _existing_guide_file(name)
 
 

@@ -1,4 +1,4 @@
-/** The conversation. It scrolls with new text while the reader is at its end. */
+/** The conversation. It scrolls with new text while the reader is at its end; a quoted answer is read from its start. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
@@ -38,15 +38,27 @@ export function Transcript(props: TranscriptProps) {
   const [limit, setLimit] = useState(PAGE_SIZE);
   const earlier = Math.max(0, path.length - limit);
   const lastKey = path.at(-1)?.key;
+  // Quotations are there all at once, so nobody has read their start while they were written.
+  const isQuoted = ["extractive", "not_found"].includes(path.at(-1)?.view.mode ?? "");
+  const startsAtQuestion = useRef(false);
 
   const toEnd = () => {
     const element = scroller.current;
-    if (element && hasTurns.current) element.scrollTop = element.scrollHeight;
+    if (element && hasTurns.current) element.scrollTop = target(element);
+  };
+  const target = (element: HTMLElement): number => {
+    const end = element.scrollHeight - element.clientHeight;
+    const last = element.firstElementChild!.lastElementChild;
+    if (!startsAtQuestion.current || !last) return end;
+    return Math.min(end, element.scrollTop + last.getBoundingClientRect().top - element.getBoundingClientRect().top);
   };
   useLayoutEffect(() => {
     isFollowing.current = true;
     setAway(false);
   }, [conversation, lastKey]);
+  useLayoutEffect(() => {
+    startsAtQuestion.current = isQuoted && isFollowing.current;
+  }, [conversation, lastKey, isQuoted]);
   useLayoutEffect(() => {
     if (isFollowing.current) toEnd();
   });
@@ -66,8 +78,10 @@ export function Transcript(props: TranscriptProps) {
   };
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = scroller.current!;
-    isFollowing.current = scrollHeight - scrollTop - clientHeight < NEAR;
-    setAway(!isFollowing.current);
+    // The reader has scrolled, not this page.
+    if (Math.abs(scrollTop - target(scroller.current!)) > 2) startsAtQuestion.current = false;
+    isFollowing.current = startsAtQuestion.current || scrollHeight - scrollTop - clientHeight < NEAR;
+    setAway(scrollHeight - scrollTop - clientHeight >= NEAR);
     setPeek(null);
   };
 
@@ -161,6 +175,7 @@ export function Transcript(props: TranscriptProps) {
           class="latest"
           data-testid="latest"
           onClick={() => {
+            startsAtQuestion.current = false;
             isFollowing.current = true;
             toEnd();
           }}

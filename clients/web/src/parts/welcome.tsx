@@ -40,10 +40,12 @@ export function Welcome({ offer, agent, onAsk }: WelcomeProps) {
   }, [hasDocuments]);
   const chosen = offer?.agents.find(({ name }) => name === agent) ?? offer?.agents.find(({ is_default }) => is_default);
   const answersFromDocuments = !chosen || chosen.name === "documents" || offer?.agents.length === 1;
-  const starters = brand.starters ?? (chosen?.starters?.length ? chosen.starters : answersFromDocuments ? examples : []);
+  const offered = brand.starters ?? (chosen?.starters?.length ? chosen.starters : answersFromDocuments ? examples : []);
   const deeds = deedsOf(offer, isTurnwire);
+  // A deed is not offered twice.
+  const starters = brand.starters ?? offered.filter((starter) => !deeds.some(({ message }) => message === starter));
   return (
-    <div class="welcome" data-testid="welcome">
+    <div class={deeds.length ? "welcome full" : "welcome"} data-testid="welcome">
       <Logo />
       <h1>{brand.welcome ?? "Ask a question"}</h1>
       <p>

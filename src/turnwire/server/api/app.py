@@ -17,7 +17,7 @@ from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
 
 _SCHEMAS = "#/components/schemas/{model}"
-_DESCRIPTION = "Agents in, one durable log per turn, every wire out."
+_DESCRIPTION = "Run your AI agent's answers on the server, and stream them to any client without losing an event."
 _ROUTERS = (
     operations.probes_router,
     account.logins_router,

@@ -73,6 +73,7 @@ def _turn_json(record: TurnRecord, state: TurnState, private: Collection[str]) -
             if each.turn_id not in private
         ],
         "mode": state.mode,
+        "model": state.model,
         "citations": [
             {name: value for name in _CITATION_FIELDS if (value := getattr(citation, name)) is not None}
             for citation in state.citations

@@ -185,11 +185,15 @@ def own_guide() -> Guide | None:
     return Guide(folder) if folder else None
 
 
-def message_page(title: str, text: str, link: str = SOURCE + "docs/README.md") -> str:
-    """Return a page that is one message and one link."""
+def message_page(title: str, text: str, link: str = SOURCE + "docs/README.md", style: str = "") -> str:
+    """Return a page that is one message and one link. `style` is the address of a style sheet."""
+    sheet = f'<link rel="stylesheet" href="{escape(style)}">' if style else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>'
-        f'<body><h1>{escape(title)}</h1><p>{escape(text)} <a href="{escape(link)}">documentation</a></p></body></html>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">{sheet}</head>'
+        f'<body><main class="message"><h1>{escape(title)}</h1>'
+        f'<p>{escape(text)} <a href="{escape(link)}">documentation</a></p></main></body></html>'
     )
 
 
