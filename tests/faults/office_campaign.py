@@ -394,12 +394,14 @@ class OfficeCampaign:
         return broken
 
     def _note_takeovers(self, restarts: list[LoggedEvent]) -> None:
-        """Note the time from each kill to the restart of the turn, on servers that are not the only one."""
+        """Note the time from the last kill to the restart of a turn, on servers that are not the only one."""
         if len(self._cluster.nodes) == 1:
             return
         for logged in restarts:
             if before := [at for at in self._killed_at if at * 1000 <= logged.at + 1]:
-                self.verdict.takeovers.append(logged.at / 1000 - before[-1])
+                self.verdict.takeovers.append(seconds := logged.at / 1000 - before[-1])
+                if seconds > TAKEOVER_SECONDS:
+                    self.verdict.broken.append(f"a turn was taken over {seconds:.1f} s after the last kill")
 
 
 async def _log(store: Store, turn_id: str) -> list[LoggedEvent]:
