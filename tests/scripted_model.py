@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the texts, calls and results of a model request, in one form for both APIs."""
     entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:

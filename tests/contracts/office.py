@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.scripted_model import Answer, Request, calls, said, says
+from tests.scripted_model import Answer, Request, calls, conversation_of, says
 from turnwire.tools import progress
 
 IDEMPOTENT = ("look", "count", "ask_scout")
@@ -65,7 +65,7 @@ def tag_of(request: Request) -> str:
 def reply(request: Request, final: str = FINAL) -> Answer:
     """Return the answer to a request of any agent of the office."""
     message, tag = _first_message(request.body), tag_of(request)
-    ended = {entry[0] for kind, entry in said(request.body) if kind == "result"}
+    ended = {entry[0] for kind, entry in conversation_of(request.body) if kind == "result"}
     offered = _offered(request.body)
     if message.startswith("Report"):
         city = message.split()[1]
@@ -86,7 +86,7 @@ def reply(request: Request, final: str = FINAL) -> Answer:
 
 
 def _first_message(body: dict[str, Any]) -> str:
-    return next(entry for kind, entry in said(body) if kind == "user")
+    return next(entry for kind, entry in conversation_of(body) if kind == "user")
 
 
 def _offered(body: dict[str, Any]) -> set[str]:

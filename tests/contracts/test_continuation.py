@@ -19,7 +19,7 @@ from tests.contracts.agents import MODULES
 from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
-from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, said, says
+from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversation_of, model_server, says
 from turnwire.agents.event_queue import EventQueue
 from turnwire.assembly import as_agent
 from turnwire.core import metrics
@@ -254,8 +254,8 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
     async with open_office(case, store, ledger) as desk:
         unknown = await asyncio.gather(*(decide_all(desk, each, ledger) for each in turns.values()))
     check_saved(saved, list(before.values()))
-    for (tag, turn), asked in zip(turns.items(), unknown, strict=True):
-        before[tag].check(tag, asked, ledger, models)
+    for (tag, turn), doubtful in zip(turns.items(), unknown, strict=True):
+        before[tag].check(tag, doubtful, ledger, models)
         assert summary(await whole_log(store, turn.id, page=1_000), tag) == whole, f"lost after write {tag}"
 
 
@@ -280,7 +280,7 @@ class LostState:
     requests: int
     began: Counter[str]
 
-    def check(self, tag: str, asked: list[str], ledger: Ledger, models: int) -> None:
+    def check(self, tag: str, doubtful: list[str], ledger: Ledger, models: int) -> None:
         where = f"lost after write {tag}"
         # Every model call that had not finished is requested once more, and no other.
         assert ledger.requests[tag] - self.requests == models - len(finished(self.entries, "model")), where
@@ -292,7 +292,7 @@ class LostState:
             if call.entry.kind == "tool" and not call.is_finished
         }
         # A person is asked about each tool that may have run, unless it may run twice.
-        assert sorted(asked) == sorted(call for call, tool in running.items() if tool not in IDEMPOTENT), where
+        assert sorted(doubtful) == sorted(call for call, tool in running.items() if tool not in IDEMPOTENT), where
         for logged in self.log:
             if isinstance(logged.event, ToolCallEvent) and logged.event.call_id in ended:
                 name = name_of(logged.event)
@@ -367,7 +367,7 @@ async def test_changed_agent_ends_or_continues_from_its_last_finished_tool(
         assert await completed_answer(desk, turn) == "I look.\n\nSnow."
         events = await desk.events(turn)
     assert runs == {"Oslo": 1, "Rome": 1}
-    results = [[entry for kind, entry in said(body) if kind == "result"] for body in model_server.bodies]
+    results = [[entry for kind, entry in conversation_of(body) if kind == "result"] for body in model_server.bodies]
     oslo, rome = ("a1", "snow in Oslo"), ("b1", "snow in Rome")
     assert results == [[], [oslo], [oslo], [oslo, rome], [oslo, rome]]
     assert [event.reason for event in events if isinstance(event, RestartEvent)][:2] == ["worker_lost", "diverged"]

@@ -67,7 +67,7 @@ class OfficeVerdict(Struct, kw_only=True):
     requests: int = 0
     replayed: int = 0
     tool_runs: int = 0
-    asked: int = 0
+    repeats: int = 0
     takeovers: list[float] = field(default_factory=list[float])
     broken: list[str] = field(default_factory=list[str])
 
@@ -379,7 +379,7 @@ class OfficeCampaign:
         verdict.replayed += sum(1 for key in ended if started[key]) if restarts else 0
         # Tools
         allowed = _allowed_repeats(events)
-        verdict.asked += allowed.total()
+        verdict.repeats += allowed.total()
         for call_id, (name, times) in tools.items():
             if runs.get(name, 0) > times:
                 broken.append(f"{name} ran {runs[name]} times, and {times} runs were recorded")
@@ -394,12 +394,14 @@ class OfficeCampaign:
         return broken
 
     def _note_takeovers(self, restarts: list[LoggedEvent]) -> None:
-        """Note the time from each kill to the restart of the turn, on servers that are not the only one."""
+        """Note the time from the last kill to the restart of a turn, on servers that are not the only one."""
         if len(self._cluster.nodes) == 1:
             return
         for logged in restarts:
             if before := [at for at in self._killed_at if at * 1000 <= logged.at + 1]:
-                self.verdict.takeovers.append(logged.at / 1000 - before[-1])
+                self.verdict.takeovers.append(seconds := logged.at / 1000 - before[-1])
+                if seconds > TAKEOVER_SECONDS:
+                    self.verdict.broken.append(f"a turn was taken over {seconds:.1f} s after the last kill")
 
 
 async def _log(store: Store, turn_id: str) -> list[LoggedEvent]:
