@@ -33,7 +33,6 @@ from tests.scripted_model import (
     truncates,
 )
 from tests.scripted_model import conversation_of as said
-from tests.scripted_wires import Ending
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError

@@ -11,7 +11,7 @@ from tests.core.desk import AgentEvents, Gate, lose_worker, open_actor_desk
 from turnwire.assembly import as_agent
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, RecordingError
-from turnwire.core.events import HandoffEvent, RestartEvent, StatusEvent
+from turnwire.core.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent
 from turnwire.core.journal import journaled
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
 from turnwire.core.replay import Difference, ReplayResult, replay_turn
@@ -120,6 +120,12 @@ async def failing(turn: Turn) -> AgentEvents:
     raise KeyError("the reason")
 
 
+async def other_response(turn: Turn) -> AgentEvents:
+    async for piece in answer(turn):
+        yield piece
+    yield ResponseEvent("", mode="another mode")
+
+
 async def longer_text(turn: Turn) -> AgentEvents:
     async for piece in answer(turn):
         yield piece
@@ -136,6 +142,7 @@ async def longer_text(turn: Turn) -> AgentEvents:
         (another_step, "call", "status", "look at Bonn"),
         (failing, "failure", "token", "KeyError: 'the reason'"),
         (longer_text, "text", "response", " Bye."),
+        (other_response, "response", "response", "another mode"),
     ],
 )
 async def test_first_difference_is_named_with_its_position(

@@ -13,12 +13,17 @@ READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "trya
 """Packages for documents and models. Not markdown_it, which typer loads for its help texts."""
 
 
-def loaded(*arguments: str) -> set[str]:
-    """Return the top-level packages that a Python process imports."""
+def loaded_modules(*arguments: str) -> set[str]:
+    """Return the modules that a Python process imports."""
     command = [sys.executable, "-X", "importtime", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """Return the top-level packages that a Python process imports."""
+    return {module.partition(".")[0] for module in loaded_modules(*arguments)}
 
 
 def test_importing_turnwire_loads_no_framework() -> None:
@@ -36,9 +41,34 @@ def test_server_without_documents_loads_no_document_readers() -> None:
     assert not packages & READERS
 
 
+def test_server_does_not_load_the_testing_package() -> None:
+    code = "from turnwire.cli import app, serve\nfrom turnwire import Turnwire\nTurnwire(store='memory').asgi()"
+    assert not {module for module in loaded_modules("-c", code) if module.startswith("turnwire.testing")}
+
+
+def test_pytest_plugin_loads_nothing_before_a_fixture_is_used() -> None:
+    modules = loaded_modules("-c", "import turnwire.testing.plugin")
+    assert "turnwire.testing.plugin" in modules
+    own = {module for module in modules if module.startswith("turnwire")}
+    assert own == {"turnwire", "turnwire.testing", "turnwire.testing.plugin"}
+    assert not {module.partition(".")[0] for module in modules} & {*HEAVY, *SDKS, *READERS, "msgspec"}
+
+
 @pytest.mark.parametrize(
     "command",
-    [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["inspect"], ["top"], ["backup"], ["keys", "create"]],
+    [
+        [],
+        ["serve"],
+        ["index"],
+        ["compare"],
+        ["turns"],
+        ["tail"],
+        ["inspect"],
+        ["replay"],
+        ["top"],
+        ["backup"],
+        ["keys", "create"],
+    ],
 )
 def test_help_loads_no_framework(command: list[str]) -> None:
     packages = loaded("-m", "turnwire", *command, "--help")

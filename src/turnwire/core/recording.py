@@ -13,13 +13,13 @@ adds it to the recording (see `replay`).
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from importlib.metadata import version
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from turnwire import __version__
 from turnwire.core.codec import LoggedEvent, ascii_json, decode_event
 from turnwire.core.contracts import JournalEntry, LogReader
 from turnwire.core.errors import RecordingError
@@ -106,7 +106,7 @@ def encode_recording(recording: TurnRecording) -> bytes:
 
 def _lines(recording: TurnRecording) -> Iterator[bytes]:
     turn = {name: value for name, value in _plain(recording.turn).items() if name not in _NOT_RECORDED}
-    yield ascii_json({"recording": VERSION, "turnwire": __version__, "turn": turn})
+    yield ascii_json({"recording": VERSION, "turnwire": version("turnwire"), "turn": turn})
     for logged in recording.events:
         yield b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
             *(logged.position, logged.epoch, logged.at),
@@ -150,12 +150,12 @@ def decode_recording(data: bytes) -> TurnRecording:
 
 
 def _read_head(line: Any) -> Turn:
-    version = line.get("recording") if isinstance(line, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if version != VERSION:
+    head = cast("dict[str, Any]", line) if isinstance(line, dict) else {}
+    if head.get("recording") != VERSION:
         raise RecordingError(
             f"the file is no recording of version {VERSION}, which this Turnwire reads; make one with `turnwire record`"
         )
-    return msgspec.convert(line["turn"], Turn)
+    return msgspec.convert(head["turn"], Turn)
 
 
 def _plain(value: Any) -> dict[str, Any]:
