@@ -201,7 +201,7 @@ async def test_invoke_middleware_can_be_limited_to_extensions(folder: Path) -> N
 
 
 async def over_http(kernel: Any) -> str:
-    accepted = await kernel.turnwire.start("ann", MessageBody(message="hello"))
+    accepted = await kernel.turnwire.start("ann", MessageBody.model_validate({"message": "hello"}))
     return (await kernel.turnwire.state(await ended(kernel, accepted.record.id))).text
 
 

@@ -49,6 +49,7 @@ def test_single_time_comes_once_and_is_due_even_if_it_has_passed_already() -> No
 def test_last_time_is_the_one_that_came_next(fields: dict[str, Any]) -> None:
     of = schedule(**fields)
     time = of.next_time(MIDNIGHT)
+    assert time is not None
     assert time == MIDNIGHT + 300_000
     assert of.last_time(time - 1) is None
     assert of.last_time(time) == time
