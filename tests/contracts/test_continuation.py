@@ -228,7 +228,7 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
     case: ModuleType, model_server: ScriptedModel, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, counter = Ledger(model_server), WriteCounter(monkeypatch)
-    model_server.endless = ledger.reply
+    model_server.otherwise = ledger.reply
     async with open_office(case, store, ledger) as desk:
         turn = await desk.start("Go 000")
         assert await decide_all(desk, turn, ledger) == []

@@ -33,7 +33,7 @@ async def serve(path: str) -> None:
         return paced(reply(request, FINAL))
 
     async with scripted_model() as server:
-        server.endless = answer
+        server.otherwise = answer
         print(f"listening on {server.url}", flush=True)
         await asyncio.to_thread(sys.stdin.read)  # Until the campaign ends.
 
