@@ -107,7 +107,7 @@ def count_saved(recording: Recording) -> None:
     """Count a turn that is continued, and the calls that it need not make again."""
     metrics.CONTINUED.add()
     for call in recording.calls.values():
-        if call.is_finished:
+        if call.is_finished and call.entry.kind != "step":
             metrics.SAVED_CALLS.add(call.entry.kind)
             usage = call.usage or Usage()
             metrics.SAVED_TOKENS.add("input", usage.input_tokens or 0)
@@ -217,6 +217,11 @@ class TurnJournal:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
+
+    @property
+    def is_replay(self) -> bool:
+        """Return True if every call is answered from a recording: the agent must leave its own memory alone."""
+        return False
 
     @property
     def is_continued(self) -> bool:

@@ -30,6 +30,7 @@ from msgspec import Struct, field
 from turnwire.agents.langgraph.messages import cancelled_results, fields_of, sdk_messages
 from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.errors import AgentError
+from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
 
 logger = logging.getLogger("turnwire.agents")
@@ -115,10 +116,11 @@ async def open_thread(
 ) -> Any:
     """Return the graph with the thread as it was when the turn began or was suspended, for its next run.
 
-    Only a run that is recorded can be a repeated one.
+    Only a run that is recorded can be a repeated one. A replay neither reads nor writes the application's threads.
     """
     saver: Any = graph.checkpointer
-    if saver is None:
+    journal = current_journal()
+    if saver is None or (journal is not None and journal.is_replay):
         own = _TurnSaver()
         if saved is not None and saved.own:
             own.restore(turn.session_id, saved.own)
