@@ -317,6 +317,8 @@ def change(case: ModuleType, built: Any) -> None:
     """Change the names by which the calls of an agent are known."""
     if case.NAME == "chat_completions":
         built.model.name = "other"
+    elif case.NAME == "langgraph":
+        built.model.model_name = "other"
     else:
         built.name = "Other"
 

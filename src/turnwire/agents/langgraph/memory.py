@@ -67,8 +67,10 @@ async def graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list
             turn.session_id,
         )
         return whole_conversation(turn)
-    if messages and turn.parent_turn_id == "" and has_message_ids(graph):
-        return [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage(turn.message)]
+    journal = current_journal()
+    is_other = turn.parent_turn_id == "" or (journal is not None and journal.is_follow_up)
+    if messages and is_other and has_message_ids(graph):
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), *whole_conversation(turn)]
     # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
     # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
     # of the step have ended.
