@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 from turnwire.agents.astream_events import StreamEventsAgent
 from turnwire.agents.factories import factory_of
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
-from turnwire.agents.sdk_detection import is_adapter, kind_of, record_loaded_sdks
+from turnwire.agents.sdk_detection import kind_of, record_loaded_sdks
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import (
     Agent,
@@ -24,7 +24,6 @@ from turnwire.core.contracts import (
     Wire,
     description_of,
     keeps_journal,
-    resumes,
     starters_of,
     takes_attachments,
 )
@@ -370,11 +369,6 @@ def as_agent(target: Any) -> Agent:
         record_loaded_sdks()
     if _is(inspect.isasyncgenfunction, target):
         return _as_declared(GeneratorAgent(target), target)
-    if resumes(target) and not keeps_journal(target) and is_adapter(target):
-        raise TypeError(
-            f"{target!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
-            "Agents that yield events can, ChatCompletionsAgent, and the adapters of the SDKs"
-        )
     if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
         return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
     if kind := kind_of(target):

@@ -4,17 +4,23 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agents import Agent, function_tool
 
+from tests.contracts.agent_cases import langgraph as langgraph_case
+from tests.contracts.agent_cases import pydantic_ai as pydantic_case
 from tests.contracts.agent_cases.openai_agents import sdk_model
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, open_actor_desk
 from tests.scripted_model import Reply, Request, ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
+from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.core.emit import emit
 from turnwire.core.events import CitationEvent, RestartEvent, TokenEvent
 from turnwire.core.follow import fold_log
@@ -52,7 +58,7 @@ def scripted_reply(request: Request) -> Reply:
 class Bench:
     """An agent with tools that count their runs, over a store, with a model that is strict about tool calls."""
 
-    def __init__(self, server: ScriptedModel, kind: str) -> None:
+    def __init__(self, server: ScriptedModel, kind: str, folder: Path) -> None:
         self.done: Counter[str] = Counter()
         server.otherwise = scripted_reply
         server.is_strict = True
@@ -77,6 +83,15 @@ class Bench:
             own = [look, tool(idempotent=True)(count), tool(needs_approval=True)(send)]
             self.agent: Any = ChatCompletionsAgent("small", base_url=server.url, tools=own, retries=0)
             self._close = self.agent.close
+        elif kind == "pydantic ai":
+            built = pydantic_case.build(server.url, [look, count, send], api="chat", timeout=BOUND, asks=["send"])
+            self.agent, self._close = PydanticAIAgent(built, idempotent=["count"]), partial(pydantic_case.close, built)
+        elif kind.startswith("langgraph"):
+            threads = folder if kind == "langgraph with a checkpointer" else None
+            graph = langgraph_case.build(
+                server.url, [look, count, send], api="chat", timeout=BOUND, asks=["send"], folder=threads
+            )
+            self.agent, self._close = LangGraphAgent(graph, idempotent=["count"]), partial(langgraph_case.close, graph)
         else:
             model = sdk_model(server.url, api=kind)
             tools: list[Any] = [function_tool(look), function_tool(count), function_tool(send, needs_approval=True)]
@@ -93,9 +108,12 @@ class Bench:
             await self._close()
 
 
-@pytest.fixture(params=["chat completions", "chat"])
-def bench(request: pytest.FixtureRequest, model_server: ScriptedModel) -> Bench:
-    return Bench(model_server, request.param)
+AGENTS = ["chat completions", "chat", "pydantic ai", "langgraph", "langgraph with a checkpointer"]
+
+
+@pytest.fixture(params=AGENTS)
+async def bench(request: pytest.FixtureRequest, model_server: ScriptedModel, tmp_path: Path) -> Bench:
+    return Bench(model_server, request.param, tmp_path)
 
 
 async def finish(desk: Desk, turn: TurnRecord, *, approves: bool = True) -> TurnState:
@@ -155,7 +173,7 @@ async def test_fork_at_every_position_continues_the_work(bench: Bench, model_ser
             assert (await desk.store.find_turn("ann", turn.id)).parent_turn_id == ""
 
 
-@pytest.mark.parametrize("bench", ["chat completions", "chat", "responses"], indirect=True)
+@pytest.mark.parametrize("bench", [*AGENTS, "responses"], indirect=True)
 async def test_fork_at_every_position_goes_on_with_another_message(bench: Bench, model_server: ScriptedModel) -> None:
     async with bench.desk() as desk:
         source = await ended_turn(desk)
@@ -235,6 +253,7 @@ async def test_fork_at_a_request_waits_and_can_be_decided_otherwise(bench: Bench
         assert original.steps[-1].state == "succeeded"
 
 
+@pytest.mark.parametrize("bench", ["chat completions", "chat"], indirect=True)
 async def test_fork_with_another_model_sends_the_message_to_it(bench: Bench, model_server: ScriptedModel) -> None:
     async with bench.desk() as desk:
         source = await ended_turn(desk)

@@ -145,7 +145,9 @@ class Ledger:
 async def open_office(case: ModuleType, store: Store, ledger: Ledger) -> AsyncIterator[Desk]:
     built = case.build_office(ledger.server.url, office_tools(ledger.note))
     try:
-        async with open_actor_desk(store, case.adapt_office(built), max_running_turns=1_000) as desk:
+        # A worker that renews its lease also runs the turns again that it has abandoned, which is too early here.
+        limits = {"max_running_turns": 1_000, "lease": 4 * _PATIENCE}
+        async with open_actor_desk(store, case.adapt_office(built), **limits) as desk:
             yield desk
     finally:
         await case.close(built)
@@ -315,6 +317,8 @@ def change(case: ModuleType, built: Any) -> None:
     """Change the names by which the calls of an agent are known."""
     if case.NAME == "chat_completions":
         built.model.name = "other"
+    elif case.NAME == "langgraph":
+        built.model.model_name = "other"
     else:
         built.name = "Other"
 

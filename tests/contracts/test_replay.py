@@ -7,13 +7,13 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.contracts.agents import CASES, PATIENT, AgentCase
+from tests.contracts.test_agent_steering import BERGEN, OSLO, Office, steer
 from tests.contracts.turns import followed
 from tests.contracts.wires import WIRES
 from tests.core.desk import Desk, wait_until_suspended
@@ -21,7 +21,8 @@ from tests.scripted_model import Plan, ScriptedModel, calls, fails, model_server
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Agent, keeps_journal
 from turnwire.core.emit import emit
-from turnwire.core.events import StatusEvent, ToolCallEvent
+from turnwire.core.errors import RecordingError
+from turnwire.core.events import InputEvent, StatusEvent, ToolCallEvent
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
 from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
@@ -30,7 +31,9 @@ __all__ = ["model_server"]
 
 JOURNALED = (
     "chat_completions",
+    "langgraph",
     "openai_agents",
+    "pydantic_ai",
 )
 TURNS = 25
 """The recorded turns of an adapter over each API, so 50 for most adapters."""
@@ -72,15 +75,13 @@ class Toolbox:
 
 
 @asynccontextmanager
-async def open_desk(
-    case: AgentCase, server: ScriptedModel, box: Toolbox, folder: Path, **options: Any
-) -> AsyncIterator[Desk]:
-    async with case.desk(server, *box.tools, asks=("send",), folder=folder, **options) as desk:
+async def open_desk(case: AgentCase, server: ScriptedModel, box: Toolbox, **options: Any) -> AsyncIterator[Desk]:
+    async with case.desk(server, *box.tools, asks=("send",), **options) as desk:
         yield desk
 
 
-def agent_of(case: AgentCase, server: ScriptedModel, box: Toolbox, folder: Path) -> tuple[Agent, Any]:
-    built = case.module.build(server.url, box.tools, api=case.api, timeout=PATIENT, asks=("send",), folder=folder)
+def agent_of(case: AgentCase, server: ScriptedModel, box: Toolbox) -> tuple[Agent, Any]:
+    built = case.module.build(server.url, box.tools, api=case.api, timeout=PATIENT, asks=("send",))
     return case.agent(built, None), built
 
 
@@ -151,10 +152,11 @@ def check_identical(recording: TurnRecording, replay: ReplayResult) -> None:
 
 
 async def test_replays_of_many_turns_are_identical_on_all_wires_and_call_no_model(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+    case: AgentCase, model_server: ScriptedModel
 ) -> None:
     draw, box = random.Random(f"{case.id}"), Toolbox()
-    async with open_desk(case, model_server, box, tmp_path) as desk:
+    model_server.otherwise = says("Something.")  # Pydantic AI requests an empty answer again.
+    async with open_desk(case, model_server, box) as desk:
         session = await desk.session()
         recordings: list[TurnRecording] = []
         for number in range(TURNS):
@@ -164,7 +166,7 @@ async def test_replays_of_many_turns_are_identical_on_all_wires_and_call_no_mode
             recordings.append(await take_recording(desk, turn_id))
     requests, runs = len(model_server.requests), box.runs.copy()
     assert sum(runs.values()) > TURNS  # Otherwise the scripts are too small to prove anything.
-    agent, built = agent_of(case, model_server, box, tmp_path / "other")
+    agent, built = agent_of(case, model_server, box)
     assert keeps_journal(agent)
     for recording in recordings:
         check_identical(recording, await replay_turn(recording, agent))
@@ -172,27 +174,25 @@ async def test_replays_of_many_turns_are_identical_on_all_wires_and_call_no_mode
     assert (len(model_server.requests), box.runs) == (requests, runs)
 
 
-async def one_turn(
-    case: AgentCase, server: ScriptedModel, box: Toolbox, folder: Path, *plans: Plan, **options: Any
-) -> TurnRecording:
+async def one_turn(case: AgentCase, server: ScriptedModel, box: Toolbox, *plans: Plan, **options: Any) -> TurnRecording:
     server.plan(*plans)
-    async with open_desk(case, server, box, folder, **options) as desk:
+    async with open_desk(case, server, box, **options) as desk:
         turn = await desk.start("Question")
         await followed(desk.store, turn.id)
         return await take_recording(desk, turn.id)
 
 
 async def test_changed_prompt_is_named_at_the_position_of_its_model_call(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+    case: AgentCase, model_server: ScriptedModel
 ) -> None:
     box = Toolbox()
     recording = await one_turn(
-        *(case, model_server, box, tmp_path),
+        *(case, model_server, box),
         calls(("weather", {"city": "Oslo"}), text="One moment. ", ids=["a1"]),
         calls(("count", {"word": "tea"}), ids=["a2"]),
         says("It is snowing."),
     )
-    agent, built = agent_of(case, model_server, box, tmp_path / "other")
+    agent, built = agent_of(case, model_server, box)
     # The requests are not in the journal, but a replay with the same fingerprints knows them.
     known = updated_recording(recording, await replay_turn(recording, agent))
     known = decode_recording(encode_recording(known))
@@ -223,14 +223,12 @@ async def _unchecked(recording: TurnRecording, agent: Agent) -> ReplayResult:
     return replay
 
 
-async def test_changed_arguments_are_named_with_both_sides(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_changed_arguments_are_named_with_both_sides(case: AgentCase, model_server: ScriptedModel) -> None:
     box = Toolbox()
     plans = calls(("weather", {"city": "Oslo"}), ids=["a1"]), says("It is snowing.")
-    recording = await one_turn(case, model_server, box, tmp_path, *plans)
+    recording = await one_turn(case, model_server, box, *plans)
     (position,) = [logged.position for logged in recording.events if isinstance(logged.event, ToolCallEvent)]
-    agent, built = agent_of(case, model_server, box, tmp_path / "other")
+    agent, built = agent_of(case, model_server, box)
     for old, new, what in ((b"Oslo", b"Rome", "arguments"), (b'"weather"', b'"count"', "tool")):
         # As if the code had made another call at the time: the log and the journal name it, the model's reply does not.
         lines = encode_recording(recording).splitlines()
@@ -244,12 +242,10 @@ async def test_changed_arguments_are_named_with_both_sides(
 
 
 def _is_about_the_call(line: bytes) -> bool:
-    return b'"type":"tool_call"' in line or b'"kind":"tool"' in line
+    return b'"event":{"type":"tool_call"' in line or b'"kind":"tool"' in line
 
 
-async def test_delegated_agents_are_replayed_inside_their_tool(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_delegated_agents_are_replayed_inside_their_tool(case: AgentCase, model_server: ScriptedModel) -> None:
     if not hasattr(case.module, "delegate"):
         return
     box = Toolbox()
@@ -268,3 +264,30 @@ async def test_delegated_agents_are_replayed_inside_their_tool(
     check_identical(recording, await replay_turn(recording, case.agent(built, None)))
     await close(case, built)
     assert (len(model_server.requests), box.runs["weather"]) == (4, 1)
+
+
+async def test_messages_that_entered_a_turn_enter_its_replay(case: AgentCase, model_server: ScriptedModel) -> None:
+    office = Office("Oslo")
+    model_server.plan(OSLO, BERGEN, says("Sunny everywhere."))
+    async with case.desk(model_server, office.tool) as desk:
+        turn = await desk.start("How is Oslo?")
+        await office.gates["Oslo"].reached()
+        sent = await steer(desk, turn)
+        office.gates["Oslo"].open()
+        await followed(desk.store, turn.id)
+        recording = await take_recording(desk, turn.id)
+        joined = await take_recording(desk, sent.id)
+    (entered,) = [logged.position for logged in recording.events if isinstance(logged.event, InputEvent)]
+    built = case.module.build(model_server.url, [office.tool], api=case.api, timeout=PATIENT)
+    agent = case.agent(built, None)
+    check_identical(recording, await replay_turn(recording, agent))
+    # With another message, the next request differs.
+    entries = [replace(each, result=b'["Other."]') if each.kind == "input" else each for each in recording.entries]
+    replay = await replay_turn(replace(recording, entries=tuple(entries)), agent)
+    assert replay.divergence is not None
+    assert (replay.divergence.position, replay.divergence.what) == (entered + 1, "prompt")
+    assert "Other." in replay.divergence.now
+    with pytest.raises(RecordingError, match=turn.id):
+        await replay_turn(joined, agent)
+    await close(case, built)
+    assert len(model_server.requests) == 3

@@ -451,14 +451,3 @@ def test_invalid_on_crash_is_refused() -> None:
     agent.on_crash = "restart"  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="'close' or 'resume'"):
         as_agent(agent)
-
-
-def test_on_crash_resume_of_an_sdk_without_support_is_refused() -> None:
-    from langchain_core.runnables import RunnableLambda
-
-    from turnwire.agents.langgraph import LangGraphAgent
-
-    wrapped: Any = LangGraphAgent(RunnableLambda(str))
-    wrapped.on_crash = "resume"
-    with pytest.raises(TypeError, match="cannot have on_crash"):
-        as_agent(wrapped)

@@ -75,9 +75,3 @@ def kind_of(value: Any) -> Kind | None:
     # Compare the top-level package only: SDKs move their classes between their own modules.
     classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
     return next((kind for kind in KINDS if kind.classes & classes), None)
-
-
-def is_adapter(value: Any) -> bool:
-    """Return True if the object is one of our adapters, so an SDK agent that is wrapped already."""
-    adapters = {f"turnwire.agents.{kind.adapter.partition(':')[0]}" for kind in KINDS}
-    return any(base.__module__.startswith(tuple(adapters)) for base in type(value).__mro__)

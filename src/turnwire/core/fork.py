@@ -26,7 +26,7 @@ from turnwire.core.events import (
     TokenEvent,
 )
 from turnwire.core.history import PARAGRAPH
-from turnwire.core.journal import Recording, fold_journal
+from turnwire.core.journal import FOLLOW_UP, Recording, fold_journal
 from turnwire.core.recovery import doubtful_calls, repeat_requests, restart_position
 from turnwire.core.state import OPENING_POSITION, TurnFold
 
@@ -212,7 +212,7 @@ def _followed_up(
     plan.entries.append(
         JournalEntry(
             kind="suspension",
-            key=f"fork {segment}",
+            key=f"{FOLLOW_UP} {segment}",
             state="finished",
             segment=segment,
             since=position,

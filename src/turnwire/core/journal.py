@@ -33,6 +33,8 @@ from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
 _DIVERGENCE = "divergence"
+FOLLOW_UP = "fork"
+"""The key of the suspension with which a fork goes on with a message begins with this."""
 logger = logging.getLogger("turnwire.runner")
 # Steps save work, but a turn can be continued without them: they leave room for the results of calls.
 _MAX_STEP_BYTES = 64 * 1024
@@ -61,6 +63,8 @@ class Recording(Struct):
     """The position of the last event before the segment."""
     has_diverged: bool = False
     """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
+    is_follow_up: bool = False
+    """True if the segment began with a message in a fork: the turn's own earlier messages are part of its history."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
     checkpoint: bytes | None = None
@@ -87,6 +91,7 @@ class Recording(Struct):
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
+            self.is_follow_up = entry.key.startswith(FOLLOW_UP)
             self.checkpoint = base64.b64decode(json.loads(entry.result)) if entry.result else None
             self.calls, self.inputs = {}, {}
         elif entry.kind == "step":
@@ -107,7 +112,7 @@ def count_saved(recording: Recording) -> None:
     """Count a turn that is continued, and the calls that it need not make again."""
     metrics.CONTINUED.add()
     for call in recording.calls.values():
-        if call.is_finished:
+        if call.is_finished and call.entry.kind != "step":
             metrics.SAVED_CALLS.add(call.entry.kind)
             usage = call.usage or Usage()
             metrics.SAVED_TOKENS.add("input", usage.input_tokens or 0)
@@ -217,6 +222,16 @@ class TurnJournal:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
+
+    @property
+    def is_replay(self) -> bool:
+        """Return True if every call is answered from a recording: the agent must leave its own memory alone."""
+        return False
+
+    @property
+    def is_follow_up(self) -> bool:
+        """Return True in a fork that has gone on with a message: no memory of the agent has what comes before it."""
+        return self._recording.is_follow_up
 
     @property
     def is_continued(self) -> bool:

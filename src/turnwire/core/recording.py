@@ -25,7 +25,8 @@ from turnwire.core.contracts import JournalEntry, LogReader
 from turnwire.core.errors import RecordingError
 from turnwire.core.events import DoneEvent, ResponseEvent
 from turnwire.core.follow import read_all
-from turnwire.core.history import PastTurns, TrimmedHistory, imported_history
+from turnwire.core.history import PARAGRAPH, PastTurns, TrimmedHistory, imported_history
+from turnwire.core.inputs import JOINS
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
@@ -73,12 +74,16 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
     events = [logged async for page in read_all(store, record.id) for logged in page]
     if not events or not events[-1].is_last:
         raise RecordingError(f"turn {record.id} has not ended yet; record it when it has")
-    options = {name: value for name, value in record.options.items() if name != "attachments"}
+    options = {name: value for name, value in record.options.items() if name not in ("attachments", JOINS)}
+    fold = TurnFold()
+    for logged in events:
+        fold.add(logged)
+    collected = [each.content for each in fold.inputs if each.mode == "collect"]
     turn = Turn(
         id=record.id,
         session_id=record.session_id,
         principal=record.principal,
-        message=record.message,
+        message=PARAGRAPH.join((record.message, *collected)),
         agent=record.agent,
         channel=record.channel,
         history=history,

@@ -27,6 +27,7 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     ErrorEvent,
     Event,
+    InputMode,
     ResponseEvent,
     RestartEvent,
     StatusEvent,
@@ -36,6 +37,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.execution import explain_error, whole_response
+from turnwire.core.inputs import TurnInputs, set_inputs
 from turnwire.core.journal import (
     JournaledCall,
     RecordedCall,
@@ -124,6 +126,13 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
         raise RecordingError("the agent keeps no journal, so its calls cannot be answered from a recording")
     if not recording.entries and any(step.kind == "tool" for step in recording.state().steps):
         raise RecordingError("the recording has no journal; record a turn of an agent that keeps one")
+    if recording.done.joined is not None:
+        raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
+    if any(entry.kind == "suspension" and not entry.key.startswith("suspension") for entry in recording.entries):
+        raise RecordingError(
+            "the turn is a fork with another message, or its agent had changed in its middle, so it has no one start"
+            " to be replayed from"
+        )
     if any(entry.state == "unrecorded" for entry in recording.entries):
         raise RecordingError("the result of a call was too large for the journal, so the turn cannot be replayed")
     return await _ReplayRun(recording, agent, compare_prompts).run()
@@ -162,7 +171,7 @@ class _ReplayRun:
         self._agent = agent
         self.compare_prompts = compare_prompts
         turn = recording.turn
-        self._record = TurnRecord(
+        self.record = TurnRecord(
             id=turn.id,
             session_id=turn.session_id,
             principal=turn.principal,
@@ -171,7 +180,7 @@ class _ReplayRun:
             epoch=1,
         )
         sink: Any = _SinkStore()
-        self.log = TurnLog(sink, self._record, LogLimits())
+        self.log = TurnLog(sink, self.record, LogLimits())
         self.requests: dict[str, str] = {}
         self.fingerprints: dict[tuple[int, str], str] = {}
         self.answered_calls = 0
@@ -184,7 +193,7 @@ class _ReplayRun:
         self._decided: set[str] = set()
 
     async def run(self) -> ReplayResult:
-        task = asyncio.create_task(self._run_agent(), name=f"replay of turn {self._record.id}")
+        task = asyncio.create_task(self._run_agent(), name=f"replay of turn {self.record.id}")
         try:
             await asyncio.wait({task, self._divergence}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -215,7 +224,7 @@ class _ReplayRun:
     # The agent
 
     async def _run_agent(self) -> None:
-        enter_turn(self._record.id, self._record.session_id)
+        enter_turn(self.record.id, self.record.session_id)
         keep_requests(self.requests)
         for logged in self._recording.events[:OPENING_POSITION]:
             self.log.append(logged.event)
@@ -224,6 +233,7 @@ class _ReplayRun:
             set_running_turn(self.log, self._check_emitted)
             journal = _ReplayJournal(self, segment)
             set_journal(journal)
+            set_inputs(_RecordedInputs(self, journal))
             try:
                 await self._read(self._agent.answer(turn))
             except WaitForApproval as approval:
@@ -357,6 +367,8 @@ class _ReplayRun:
     def _complete(self, journal: "_ReplayJournal") -> None:
         if (call := journal.first_unmet()) is not None:
             self._diverge(call.since + 1, "missing", _describe_call(call.entry), "")
+        if (entry := journal.first_input()) is not None:
+            self._diverge(entry.position, "missing", _show(json.loads(entry.result)), "")
         self._check_all_met()
         recorded, done = self._recording.response, self._recording.done
         if recorded is None:
@@ -364,7 +376,10 @@ class _ReplayRun:
             if done.outcome in _EXTERNAL:
                 return  # It was stopped from outside, after its last event.
             self._diverge(self._end_position, "missing", _show(error) if error else done.outcome, "")
-        now = whole_response(self.log.fold, self._response)
+        fold = TurnFold()  # Parallel work may have come in another order here.
+        for logged in self._events(None):
+            fold.add(logged)
+        now = whole_response(fold, self._response)
         if _without_timings(now) != _without_timings(recorded):
             self._diverge(self._end_position, "response", _show(recorded), _show(now))
 
@@ -476,14 +491,27 @@ class _ReplayJournal(TurnJournal):
         super().__init__(run.log, recording, LogLimits(), repeats=lambda tool: False, hands_over=lambda: False)
         self._run = run
 
+    @property
+    def is_replay(self) -> bool:
+        return True
+
     def first_unmet(self, kind: str | None = None) -> RecordedCall | None:
         """Return the earliest finished call that the agent has not made."""
         calls = (self._recording.calls[key] for key in self._unmet)
-        left = [call for call in calls if call.is_finished and kind in (None, call.entry.kind)]
+        left = [
+            call for call in calls if call.is_finished and call.entry.kind != "step" and kind in (None, call.entry.kind)
+        ]
         return min(left, key=lambda call: call.since, default=None)
 
     def record(self, entry: JournalEntry) -> None:
         pass
+
+    def first_input(self) -> JournalEntry | None:
+        """Return the earliest messages into the turn that the agent has not taken."""
+        return min(self._recording.inputs.values(), key=lambda entry: entry.position, default=None)
+
+    def find_step(self, place: str) -> RecordedCall | None:
+        return None  # The code of a step is run, and the calls in it are answered.
 
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
         run, recorded = self._run, self._recording.calls.get(entry.key)
@@ -514,6 +542,22 @@ class _ReplayJournal(TurnJournal):
         if run.compare_prompts and not is_same:
             now = run.requests.get(entry.fingerprint, f"<request {entry.fingerprint}>")
             await run.diverge_at_call("prompt", call, run.request_text(recorded.fingerprint), now)
+
+
+class _RecordedInputs(TurnInputs):
+    """The messages that entered the recorded turn, for the agent to take at the same points."""
+
+    def __init__(self, run: _ReplayRun, journal: _ReplayJournal) -> None:
+        store: Any = None
+        super().__init__(store, run.record, run.log, LogLimits())
+        self.journal = journal
+        self._replay = journal
+
+    async def is_due(self) -> bool:
+        return self._replay.has_recorded_inputs
+
+    async def _take_queued(self, mode: InputMode, key: str = "") -> list[str]:
+        return []
 
 
 class _RecordedLog:

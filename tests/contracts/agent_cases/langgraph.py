@@ -1,6 +1,6 @@
 """A LangChain agent, which is a LangGraph graph."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from openai import DefaultAsyncHttpx2Client
 
+from tests.contracts.office import IDEMPOTENT
 from turnwire.agents.langgraph import LangGraphAgent, langchain_tools
 from turnwire.tools import Tool as OurTool
 
@@ -48,7 +49,7 @@ def build(
         middleware=[HumanInTheLoopMiddleware(dict.fromkeys(asks, True))] if asks else [],
         checkpointer=saver,
     )
-    graph.client = client
+    graph.client, graph.model = client, model
     return graph
 
 
@@ -64,6 +65,25 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Any
     graph: Any = create_agent(model, tools=[ask_scout], name="Chief")
     graph.client = client
     return graph
+
+
+def build_office(url: str, tools: Mapping[str, Any]) -> Any:
+    client, model = _model(url, "chat", 60)
+    scout: Any = create_agent(model, tools=[tools["look"]], name="Scout")
+
+    async def ask_scout(input: str) -> str:
+        """Ask the scout."""
+        state = await scout.ainvoke({"messages": [HumanMessage(input)]})
+        return state["messages"][-1].text
+
+    own = [tools["look"], tools["count"], tools["pay"], tools["send"], ask_scout]
+    graph: Any = create_agent(model, tools=own, middleware=[HumanInTheLoopMiddleware({"send": True})], name="Desk")
+    graph.client = client
+    return graph
+
+
+def adapt_office(built: Any) -> LangGraphAgent:
+    return LangGraphAgent(built, idempotent=IDEMPOTENT)
 
 
 def _model(url: str, api: Any, timeout: float) -> tuple[Any, ChatOpenAI]:

@@ -40,9 +40,9 @@ from turnwire.agents.langgraph.memory import (
     open_thread,
     whole_conversation,
 )
-from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text
+from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages
 from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.history import PARAGRAPH
@@ -64,7 +64,8 @@ class LangGraphAgent:
     those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
-    that may run again if they break off.
+    that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class LangGraphAgent:
         to_resume: ToResume | None = None,
         answer_nodes: Collection[str] | None = None,
         on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
         **options: Any,
     ) -> None:
         self.on_crash: OnCrash = on_crash
+        self.on_divergence: OnDivergence = on_divergence
         self.journal = on_crash == "resume"
         if self.journal:
             install_hooks()
@@ -108,6 +111,12 @@ class LangGraphAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
+        if turn.progress and turn.resumption is None and (self._to_input or current_journal() is None):
+            raise AgentError(
+                "The answer was begun by an older version of the agent or the server; send the message again.",
+                code="diverged",
+                retryable=True,
+            )
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
         handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
@@ -156,12 +165,6 @@ class LangGraphAgent:
     async def _run_graph(
         self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: RunRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
-        if turn.progress and turn.resumption is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
         last: object = None
         interrupted: dict[str, Path] | None = None
         run_config = config
@@ -177,7 +180,9 @@ class LangGraphAgent:
             graph = await open_thread(self._runnable, turn, config, is_recorded=recorder is not None)
             run_config = await branch_from_parent(graph, turn, config)
             messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
-            input = self._to_input(turn) if self._to_input else {"messages": messages}
+            listener.has_answered = _has_text(turn)
+            steps = sdk_messages(turn.progress, turn.id)
+            input = self._to_input(turn) if self._to_input else {"messages": [*messages, *steps]}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         if recorder is not None:
             graph = journal_nodes(graph, recorder)
@@ -237,12 +242,15 @@ class LangGraphAgent:
     async def _run_runnable(
         self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
-        input = self._to_input(turn) if self._to_input else whole_conversation(turn)
+        steps = sdk_messages(turn.progress, turn.id)
+        input = self._to_input(turn) if self._to_input else [*whole_conversation(turn), *steps]
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
         has_text = False
         # The runnable writes all of its text again after a crash, and this much of it is in the log.
-        shown = recorder.shown if recorder is not None else 0
+        shown = recorder.shown if recorder is not None and not turn.progress else 0
+        if _has_text(turn):
+            yield PARAGRAPH
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as chunks:
             async for chunk in chunks:
                 last = chunk
@@ -253,6 +261,10 @@ class LangGraphAgent:
                         yield unseen
         if not has_text and (text := _text_of_output(last)):
             yield text
+
+
+def _has_text(turn: Turn) -> bool:
+    return any(step.role == "assistant" and step.content for step in turn.progress)
 
 
 class _Fields(dict[str, Any]):

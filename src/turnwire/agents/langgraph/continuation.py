@@ -39,7 +39,7 @@ from pydantic_core import to_jsonable_python
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import ReasoningEvent, TokenEvent
+from turnwire.core.events import ReasoningEvent, TokenEvent, Usage
 from turnwire.core.journal import (
     JournaledCall,
     RecordedCall,
@@ -124,14 +124,14 @@ class RunRecorder:
         )
         return self._calls[run_id]
 
-    async def end_reply(self, run_id: UUID, result: dict[str, Any]) -> None:
+    async def end_reply(self, run_id: UUID, result: dict[str, Any], usage: Usage | None = None) -> None:
         """Record the reply, when its text is in the log; or that the text of a recorded one is shown again."""
         call = self._calls.pop(run_id, None)
         if call is None or (not call.is_live and call.is_shown):
             return
         await self._relay.flush()
         if call.is_live:
-            call.finish(result)
+            call.finish(result, usage=usage)
         else:
             call.show()
 
@@ -336,7 +336,9 @@ class ModelRecorder(AsyncCallbackHandler):
                 "hidden": self._hidden.pop(run_id, False),
                 "invalid": [call["id"] for call in message.tool_calls if call["id"] in self._invalid],
             }
-        await self._recorder.on_loop(self._recorder.end_reply(run_id, result))
+        spent = message.usage_metadata if message is not None else None
+        usage = Usage(spent["input_tokens"], spent["output_tokens"]) if spent else None
+        await self._recorder.on_loop(self._recorder.end_reply(run_id, result, usage))
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         self._hidden.pop(run_id, None)

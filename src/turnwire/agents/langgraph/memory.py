@@ -30,6 +30,7 @@ from msgspec import Struct, field
 from turnwire.agents.langgraph.messages import cancelled_results, fields_of, sdk_messages
 from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.errors import AgentError
+from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
 
 logger = logging.getLogger("turnwire.agents")
@@ -66,8 +67,10 @@ async def graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list
             turn.session_id,
         )
         return whole_conversation(turn)
-    if messages and turn.parent_turn_id == "" and has_message_ids(graph):
-        return [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage(turn.message)]
+    journal = current_journal()
+    is_other = turn.parent_turn_id == "" or (journal is not None and journal.is_follow_up)
+    if messages and is_other and has_message_ids(graph):
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), *whole_conversation(turn)]
     # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
     # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
     # of the step have ended.
@@ -115,10 +118,11 @@ async def open_thread(
 ) -> Any:
     """Return the graph with the thread as it was when the turn began or was suspended, for its next run.
 
-    Only a run that is recorded can be a repeated one.
+    Only a run that is recorded can be a repeated one. A replay neither reads nor writes the application's threads.
     """
     saver: Any = graph.checkpointer
-    if saver is None:
+    journal = current_journal()
+    if saver is None or (journal is not None and journal.is_replay):
         own = _TurnSaver()
         if saved is not None and saved.own:
             own.restore(turn.session_id, saved.own)

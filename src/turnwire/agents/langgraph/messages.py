@@ -26,10 +26,10 @@ def fields_of(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def sdk_messages(history: Sequence[Message]) -> list[BaseMessage]:
-    """Convert a conversation to LangChain's messages."""
+def sdk_messages(history: Sequence[Message], prefix: str = "history") -> list[BaseMessage]:
+    """Convert a conversation to LangChain's messages. Their ids begin with the prefix."""
     # With an id, LangGraph recognises a message that a node returns again, and does not stream it as new.
-    return [_sdk_message(message, f"history-{number}") for number, message in enumerate(history)]
+    return [_sdk_message(message, f"{prefix}-{number}") for number, message in enumerate(history)]
 
 
 def _sdk_message(message: Message, own_id: str) -> BaseMessage:

@@ -32,31 +32,37 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
                 retryable=True,
             )
         if turn.resumption is None:
-            await align_session(session, turn)
+            await align_session(session, turn, is_other=journal is not None and journal.is_follow_up)
         return session
     with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
+        if journal.is_replay:
+            return ContinuedSession(session, call.result, None)
         if not call.is_live:
             return ContinuedSession(session, call.result, await session.get_items())
         if turn.resumption is None:
-            await align_session(session, turn)
+            await align_session(session, turn, is_other=journal.is_follow_up)
         items = await session.get_items()
         call.finish(items)
         return ContinuedSession(session, items, items)
 
 
 class ContinuedSession:
-    """A session that shows a run its own items only, and does not add those that a lost run has added before."""
+    """A session that shows a run its own items only, and does not add those that a lost run has added before.
+
+    If `stored` is None, it neither reads nor writes the inner session: for a replay.
+    """
 
     def __init__(
-        self, inner: Session, items: Sequence[TResponseInputItem], stored: Sequence[TResponseInputItem]
+        self, inner: Session, items: Sequence[TResponseInputItem], stored: Sequence[TResponseInputItem] | None
     ) -> None:
         self.session_id = inner.session_id
         self.session_settings = inner.session_settings
         self._inner = inner
         self._items = list(items)
-        self._stored = list(stored)
+        self._stored = list(stored or ())
         """The items of the inner session."""
-        self._is_behind = len(stored) > len(items)
+        self._is_stored = stored is not None
+        self._is_behind = len(self._stored) > len(items)
         """True until the run has added what the lost run had."""
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
@@ -83,6 +89,8 @@ class ContinuedSession:
         await self._store()
 
     async def _store(self) -> None:
+        if not self._is_stored:
+            return
         common = next(
             (index for index, pair in enumerate(zip(self._items, self._stored, strict=False)) if pair[0] != pair[1]),
             min(len(self._items), len(self._stored)),
@@ -98,12 +106,17 @@ class ContinuedSession:
             self._stored += copy.deepcopy(missing)
 
 
-async def align_session(session: Session, turn: Turn) -> None:
-    """Make the session end where the turn's history ends. A session with another id than the turn's is left alone."""
+async def align_session(session: Session, turn: Turn, *, is_other: bool = False) -> None:
+    """Make the session end where the turn's history ends. A session with another id than the turn's is left alone.
+
+    With `is_other`, the history is that of a fork, and the session gets all of it.
+    """
     if session.session_id != turn.session_id:
         return
-    if turn.parent_turn_id == "":
+    if turn.parent_turn_id == "" or is_other:
         await session.clear_session()
+        if turn.history:
+            await session.add_items(sdk_messages(turn.history))
         return
     exchanges = _exchanges(turn.history)
     items = await session.get_items()

@@ -32,7 +32,17 @@ from turnwire.tools.invocation import plain
 IDEMPOTENT = "turnwire_idempotent"
 """The key in the metadata of one of our own tools that may run again."""
 # Fields of messages that differ between two runs with the same calls.
-_UNSTABLE = {"timestamp", "run_id", "conversation_id", "provider_response_id", "usage", "metadata", "workspace_ref"}
+_UNSTABLE = {
+    "timestamp",
+    "run_id",
+    "conversation_id",
+    "provider_response_id",
+    "usage",
+    "metadata",
+    "workspace_ref",
+    "model_id",
+    "provider_url",
+}
 _UNSTABLE_FIELDS = {"__all__": {**dict.fromkeys(_UNSTABLE, True), "parts": {"__all__": {"timestamp"}}}}
 _CONTENT: TypeAdapter[Any] = TypeAdapter(sdk.ToolReturnContent)
 _RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
