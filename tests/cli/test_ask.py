@@ -34,7 +34,7 @@ async def test_answer_is_on_stdout_and_the_rest_on_stderr_without_escape_codes(f
     assert answered.out.startswith("# A story\n\nOnce upon a **time** there was 世界.\n\n- line 0\n- line 1\n")
     assert answered.out.endswith("- line 39\n\nThe end.\n")
     assert answered.err.splitlines() == [
-        "· answered by this process (echo, story, digging, waiting, failing, lengthy)",
+        "· answered by this process (echo, story, digging, waiting, listening, failing, lengthy)",
         "✓ remember 0.4s",
     ]
     assert "\x1b" not in answered.out + answered.err

@@ -33,6 +33,7 @@ COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
     *("dev", "worker", "doctor", "record", "replay", "eval", "fork", "verify"),
     *("keys", "keys create", "keys list", "keys revoke"),
+    *("schedules", "schedules add", "schedules list", "schedules pause", "schedules resume", "schedules remove"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )
 

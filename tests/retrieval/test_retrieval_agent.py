@@ -61,7 +61,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 @pytest.fixture(autouse=True)
 def the_event_loop_is_never_blocked() -> Iterator[None]:
-    with blockbuster_ctx("turnwire") as blockbuster:
+    with blockbuster_ctx("turnwire", excluded_modules=["turnwire.testing"]) as blockbuster:
         for function in blockbuster.functions.values():
             # Tests open and close the library themselves, and write to it.
             function.can_block_in("turnwire/retrieval/index/database.py", {"__init__", "close", "writing"})

@@ -3,8 +3,7 @@
 The checkpoint is written with the checkpointer and not with `aupdate_state`, which would forget the steps that come
 next, unless they follow from the edges of one node.
 
-A graph without a checkpointer gets one for the run, which keeps references and serialises nothing. A graph whose state
-has no `messages` takes none; a message to it becomes the next turn.
+A graph whose state has no `messages` takes none; a message to it becomes the next turn.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,7 +14,6 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.graph import add_messages  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.runtime import RunControl
@@ -38,9 +36,6 @@ async def stream_steered(
             async for item in items:
                 yield item
         return
-    if not graph.checkpointer:
-        graph = graph.copy(update={"checkpointer": InMemorySaver(serde=cast("Any", _References()))})
-        options = {"durability": "exit", **options}
     steps = 0
     while True:
         control = RunControl()
@@ -82,13 +77,3 @@ async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig,
         "channel_versions": {**saved.checkpoint["channel_versions"], "messages": version},
     }
     await saver.aput(saved.config, checkpoint, {**saved.metadata, "source": "update"}, {"messages": version})
-
-
-class _References:
-    """A serialiser for a checkpointer in memory that keeps the objects themselves."""
-
-    def dumps_typed(self, obj: Any) -> tuple[str, Any]:
-        return "reference", obj
-
-    def loads_typed(self, data: tuple[str, Any]) -> Any:
-        return data[1]
