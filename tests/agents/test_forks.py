@@ -14,6 +14,8 @@ from agents import Agent, function_tool
 from tests.contracts.agent_cases import langgraph as langgraph_case
 from tests.contracts.agent_cases import pydantic_ai as pydantic_case
 from tests.contracts.agent_cases.openai_agents import sdk_model
+from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.test_agent_steering import OSLO, Office, messages_of_user, steer
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, open_actor_desk
 from tests.scripted_model import Reply, Request, ScriptedModel, calls, model_server, says
@@ -275,3 +277,31 @@ async def test_usage_of_the_shared_part_is_not_counted_again(bench: Bench) -> No
         state = await finish(desk, await fork(desk, source, last - 1))
         assert state.usage is not None
         assert whole.usage.input_tokens == 3 * (state.usage.input_tokens or 0)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.api == "chat"], ids=lambda case: case.id)
+async def test_fork_has_the_messages_that_had_entered_the_turn_before_its_position(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    office = Office("Oslo")
+    model_server.is_strict = True
+    model_server.otherwise = lambda request: OSLO if len(model_server.requests) == 1 else says("Sunny.")
+    async with case.desk(model_server, office.tool) as desk:
+        turn = await desk.start(QUESTION)
+        await office.gates["Oslo"].reached()
+        for message in ("One.", "Two."):
+            await steer(desk, turn, message)
+        office.gates["Oslo"].open()
+        await finish(desk, turn)
+        source = await desk.store.find_turn("ann", turn.id)
+        log = await whole_log(desk.store, turn.id)
+        entered = [each.position for each in log if each.type == "input"]
+        assert len(entered) == 2
+        for position in range(entered[0] - 1, entered[1] + 2):
+            before = len(model_server.requests)
+            state = await finish(desk, await fork(desk, source, position))
+            assert (state.outcome, state.text) == ("completed", "Sunny."), position
+            assert len(model_server.requests) == before + 1, position
+            shared = ["One.", "Two."][: sum(at <= position for at in entered)]
+            assert "\n\n".join(messages_of_user(model_server.bodies[-1])) == "\n\n".join([QUESTION, *shared]), position
+            assert [each.content for each in state.inputs] == shared, position

@@ -18,16 +18,24 @@ _active: set[tuple[str, Path]] = set()
 _lock = Lock()
 
 
-def enter_agent(parent: Path, name: str, call_id: str | None = None, *, place: str = "") -> Path:
+def enter_agent(
+    parent: Path,
+    name: str,
+    call_id: str | None = None,
+    *,
+    place: str = "",
+    recorded: Path | None = None,
+    reserved: frozenset[Path] = frozenset(),
+) -> Path:
     """Return the path of a sub-agent that begins; `leave_agent` releases it.
 
     `call_id` is the tool call that runs it, by default the running one. A run that is repeated after a crash, at the
-    same `place` of the journal, has the same path again.
+    same `place` of the journal, has the same path again; the caller may also know its `recorded` path, and those that
+    are `reserved` for others.
     """
     call_id = call_id or running_call_id()
-    journal = current_journal() if place else None
-    recorded = journal.recorded_path(place) if journal else None
-    reserved = journal.reserved_paths() if journal else frozenset[Path]()
+    if place and (journal := current_journal()):
+        recorded, reserved = journal.recorded_path(place), journal.reserved_paths()
     with _lock:
         path = recorded or next(
             path for path in _paths(parent, name, call_id) if path not in reserved and (_turn_id(), path) not in _active

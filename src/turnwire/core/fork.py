@@ -10,7 +10,8 @@ gets what comes before it as history, in which open calls are closed as cancelle
 What the log does not show at the position has not happened in the fork.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -181,11 +182,22 @@ def _entries_until(
                 entries.append(entry)
         elif entry.segment != segment:
             continue
+        elif entry.kind == "input":
+            entries += _shared_inputs(entry, position)
         elif is_open and entry.state == "started" and (entry.position <= position or call_id not in undecided):
             entries.append(replace(entry, since=min(entry.since, position), position=min(entry.position, position)))
         elif not is_open and entry.position <= position and entry.since < position:
             entries.append(entry)
     return [replace(entry, epoch=0) for entry in entries]
+
+
+def _shared_inputs(entry: JournalEntry, position: int) -> Iterator[JournalEntry]:
+    """Yield the entry with those of its messages whose `input` events are shared; these end at its position."""
+    messages = json.loads(entry.result)
+    if shared := messages[: max(0, len(messages) - max(0, entry.position - position))]:
+        last = min(entry.position, position)
+        result = json.dumps(shared, separators=(",", ":")).encode("ascii")
+        yield replace(entry, since=min(entry.since, last), position=last, result=result)
 
 
 # Another message, agent or model

@@ -361,7 +361,9 @@ class TurnJournal:
         self._recording.size += len(body)
 
     def _skip_inside(self, place: str) -> None:
-        self._unmet = {key for key in self._unmet if not is_inside(key, place)}
+        skipped = {key for key in self._recording.calls if is_inside(key, place)}
+        self._unmet -= skipped
+        self._met |= skipped
 
     def suspend(self, call_ids: Sequence[str], checkpoint: bytes = b"") -> None:
         """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint.

@@ -36,6 +36,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_jsonable_python
 
+from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.core.errors import TurnEndedError
@@ -70,6 +71,8 @@ class RunRecorder:
         self._numbers = _CallNumbers(journal)
         self._tool_numbers: Counter[str] = Counter()
         listener.name_call, listener.announce_call = self._name_call, self._announce_call
+        if journal.is_continued:
+            listener.find_path = self._find_path
 
     # Nodes
 
@@ -240,6 +243,15 @@ class RunRecorder:
         place = self._place(metadata)
         announce = partial(self._journal.announce_tool, place, call.call_id, call.tool, call.args, agent_path=call.path)
         return Announcement(announce)
+
+    def _find_path(self, parent: Path, call_id: str | None, task: str) -> tuple[Path | None, frozenset[Path]]:
+        """Return the recorded path of a sub-agent, in a tool call or a subgraph, and the paths of others."""
+        inside = f":{call_id}/" if call_id else f"{task}|"
+        for key, call in self._journal.recorded_calls.items():
+            path = call.entry.agent_path
+            if inside in key and len(path) > len(parent) and path[: len(parent)] == parent:
+                return path[: len(parent) + 1], frozenset()
+        return None, self._journal.reserved_paths()
 
     # Places and threads
 

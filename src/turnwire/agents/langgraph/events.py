@@ -158,7 +158,7 @@ class GraphListener(BaseCallbackHandler):
 
     `calls` has the tool calls, and `tasks` the names of the graph's tasks. `has_answered` is True if text of the answer
     was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` and
-    `announce_call` are called for a tool call without an id.
+    `announce_call` are called for a tool call without an id, `find_path` for the path of a sub-agent.
     """
 
     run_inline = True
@@ -173,6 +173,7 @@ class GraphListener(BaseCallbackHandler):
         self.tasks = TaskNames()
         self.name_call: Callable[[str, Mapping[str, Any]], str] | None = None
         self.announce_call: Callable[[ToolRun, Mapping[str, Any]], Announcement] | None = None
+        self.find_path: Callable[[Path, str | None, str], tuple[Path | None, frozenset[Path]]] | None = None
         self._relay = relay
         self._records_text = records_text
         self._answer_nodes = answer_nodes
@@ -194,7 +195,11 @@ class GraphListener(BaseCallbackHandler):
             return ()
         if space not in self._paths:
             name = self._names.get(space) or space[-1].partition(":")[0]
-            self._paths[space] = enter_agent(self.path_of(space[:-1]), name, self._tool_spaces.get(space))
+            parent, call_id = self.path_of(space[:-1]), self._tool_spaces.get(space)
+            recorded, reserved = None, frozenset[Path]()
+            if self.find_path is not None:
+                recorded, reserved = self.find_path(parent, call_id, self.tasks.name_around(space))
+            self._paths[space] = enter_agent(parent, name, call_id, recorded=recorded, reserved=reserved)
         return self._paths[space]
 
     # The nodes that run
@@ -455,15 +460,16 @@ class TaskNames:
         if space not in self._names:
             step: int = metadata.get("langgraph_step", 0)
             first = self._first_steps.setdefault(space[:-1], step)
-            outer = [self._name_around(space[:-1])] if len(space) > 1 else []
+            outer = [self.name_around(space[:-1])] if len(space) > 1 else []
             numbers = "".join(f".{number}" for number in _numbers(metadata.get("langgraph_path", ())))
             self._names[space] = "|".join([*outer, f"{step - first}:{metadata.get('langgraph_node', '')}{numbers}"])
         return self._names[space]
 
-    def _name_around(self, space: Path) -> str:
+    def name_around(self, space: Path) -> str:
+        """Return the name of the task that a subgraph with this namespace belongs to."""
         # A part without a node of its own is the number of a subgraph that a node calls several times.
         return self._names.get(space) or "|".join(
-            filter(None, (self._name_around(space[:-1]) if space[1:] else "", space[-1]))
+            filter(None, (self.name_around(space[:-1]) if space[1:] else "", space[-1]))
         )
 
 
