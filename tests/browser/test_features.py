@@ -337,6 +337,24 @@ async def test_answer_is_rated_with_a_note_and_the_conversation_shared(browser: 
         assert [(method, kind) for method, kind, _ in routes.sent[3:]] == [("POST", "share"), ("DELETE", "share")]
 
 
+async def test_stop_sharing_is_offered_only_while_links_exist(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("Forty-two.")) as server, tab(browser, server.url) as page:
+        await page.ask("What is it?")
+        await page.ended()
+        await page.part("title-menu").click()
+        await expect(page.part("share")).to_be_visible()
+        await expect(page.part("unshare")).to_have_count(0)
+        await page.part("share").click()
+        await expect(page.part("notice")).to_contain_text("Link")
+        await page.page.reload()
+        await page.part("title-menu").click()
+        await page.part("unshare").click()
+        await expect(page.part("notice")).to_contain_text("no longer work")
+        await page.part("title-menu").click()
+        await expect(page.part("share")).to_be_visible()
+        await expect(page.part("unshare")).to_have_count(0)
+
+
 async def test_rating_and_sharing_are_hidden_where_their_routes_are_missing(browser: Browser, serve: Serve) -> None:
     async with serve(saying("Forty-two.")) as server, tab(browser, server.url) as page:
         await ScriptedRoutes(status=404).install(page)

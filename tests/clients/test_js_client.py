@@ -303,7 +303,7 @@ def same_view(folded: dict[str, Any], snapshot: dict[str, Any]) -> bool:
         for name in ("reasoning", "by", "channel", "custom", "timings"):
             del view[name]
         for step in view["steps"]:
-            for name in ("fraction", "decision"):
+            for name in ("fraction", "decision", "endPosition"):
                 step.pop(name, None)
     assert folded == snapshot
     return True

@@ -114,6 +114,12 @@ async def test_server_without_a_list_is_not_judged(model_server: ScriptedModel) 
     assert await checked(ModelAddress("qwen3", model_server.url, None)) is None
 
 
+async def test_url_without_its_version_is_reported_with_the_right_one(model_server: ScriptedModel) -> None:
+    problem = await checked(ModelAddress("small", model_server.url.removesuffix("/v1"), None))
+    assert problem
+    assert problem.endswith(f"use {model_server.url}")
+
+
 @pytest.mark.parametrize(("server", "remedy"), [(None, "check the URL"), (SERVERS["ollama"], "`ollama serve`")])
 async def test_unreachable_server_is_reported(server: KnownServer | None, remedy: str) -> None:
     problem = await checked(ModelAddress("qwen3", CLOSED, None, server))

@@ -159,7 +159,8 @@ async def test_own_documentation_is_read_without_the_pages_for_contributors(path
     for folder in ("adr", "guides", "research"):
         (own / folder).mkdir()
         (own / folder / f"{folder}.md").write_text("About tea.")
-    (own / "architecture.md").write_text("About tea.")
+    for page in ("architecture.md", "designs.md", "releasing.md"):
+        (own / page).write_text("About tea.")
     async with open_indexer(path, own=(own,)) as indexer:
         await read(indexer)
         assert await names(indexer) == ["guides/guides.md", "turnwire.md"]

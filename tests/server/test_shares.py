@@ -101,6 +101,19 @@ async def test_revoked_links_are_not_found(anna: Client, anybody: Client, puppet
         assert error_of(response, 404)["code"] == "share_not_found"
 
 
+async def test_session_tells_its_owner_whether_it_is_shared(anna: Client, puppet: Puppet) -> None:
+    async def times() -> set[str | None]:
+        bodies = [(await anna.http.get(f"/v1/sessions/diary{path}")).json() for path in ("", "/export")]
+        return {body["shared_at"] for body in bodies}
+
+    await ended_turn(anna, puppet)
+    assert await times() == {None}
+    links = [await share(anna), await share(anna)]
+    assert await times() == {max(link["shared_at"] for link in links)}
+    await anna.http.delete("/v1/sessions/diary/share")
+    assert await times() == {None}
+
+
 async def test_link_ends_with_its_session(anna: Client, anybody: Client, puppet: Puppet) -> None:
     await ended_turn(anna, puppet)
     link = await share(anna)

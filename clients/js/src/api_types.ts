@@ -104,10 +104,13 @@ export interface SessionPage {
 }
 
 export interface SessionWithTurns extends Session {
+  /** When the newest link that shares it was made; null if there is none. */
+  shared_at: string | null;
   turns: TurnRecord[];
 }
 
 export interface SessionExport extends Session {
+  shared_at: string | null;
   turns: Snapshot[];
   transcript: { role: "user" | "assistant" | "tool"; content: string }[];
 }

@@ -19,6 +19,8 @@ const RETRY_MS = 1_500;
 
 export class Conversation extends Observable {
   session: Session | null = null;
+  /** Whether there are links by which anybody can read the session. */
+  isShared = false;
   isLoading = false;
   /** The reason why the session cannot be shown. */
   problem: string | null = null;
@@ -112,6 +114,21 @@ export class Conversation extends Observable {
     await this.#post(retried);
   }
 
+  /** Makes a link by which anybody can read the session, and returns its address. */
+  async share(): Promise<string> {
+    const { url } = await client.sessions.share(this.sessionId!);
+    this.isShared = true;
+    this.changed();
+    return new URL(url, location.href).href;
+  }
+
+  /** Revokes all links to the session. */
+  async unshare(): Promise<void> {
+    await client.sessions.unshare(this.sessionId!);
+    this.isShared = false;
+    this.changed();
+  }
+
   /** Starts a turn that shares another one up to a position; it appears as another version of it. */
   async branch(entry: Entry, position: number): Promise<void> {
     this.#sending++;
@@ -196,13 +213,14 @@ export class Conversation extends Observable {
     this.isLoading = true;
     this.changed();
     try {
-      const { turns, transcript: _, ...session } = await client.sessions.export(sessionId);
+      const { turns, transcript: _, shared_at, ...session } = await client.sessions.export(sessionId);
       if (this.sessionId !== sessionId) return;
       turns.sort((turn, other) => (turn.turn_id < other.turn_id ? -1 : 1));
       const firstOpen = turns.findIndex((turn) => turn.phase !== "ended");
       const cut = Math.max(0, Math.min(firstOpen < 0 ? turns.length : firstOpen, turns.length - REPLAYED));
       const before = turns[cut - 1];
       this.session = session;
+      this.isShared = !!shared_at;
       this.#entries = turns.map((turn, index) => snapshotEntry(turn, index >= cut));
       this.#advance();
       this.#chosen.clear();

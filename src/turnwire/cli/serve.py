@@ -343,7 +343,10 @@ def model_notes(turnwire: "Turnwire") -> list[str]:
             problem = check_model(locate_model(settings.model, settings.model_url, key))
         except ModelUnusableError as error:
             problem = str(error)
-        return [f"[bold red]The model cannot be used:[/] {escape(problem)}"] if problem else []
+        if problem is None:
+            return []
+        remark = "" if turnwire.librarian is None else ". Until then, answers are quoted word for word"
+        return [f"[bold red]The model cannot be used:[/] {escape(problem)}[dim]{remark}[/]"]
     if turnwire.librarian is None or not (names := local_models()):
         return []
     return [

@@ -89,7 +89,8 @@ def _checked_key(key: str | None) -> str | None:
 def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str | None:
     """Return why the model cannot be used, in one line that says what to do; None if nothing speaks against it.
 
-    Only the server's list of models is read, so this costs nothing. A server without such a list is not judged.
+    Only the server's list of models is read, so this costs nothing. A server without such a list is not judged, unless
+    it has one below `/v1`, the part of a URL that is forgotten most.
     """
     import httpx
 
@@ -102,6 +103,8 @@ def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str |
         return f"{title} cannot be reached at {place}; {remedy}"
     if status in (401, 403):
         return f"{title} at {place} refused the API key; check it"
+    if names is None and (better := _url_with_list(address, seconds)):
+        return f"{title} at {place} has no model API at this URL; use {better}"
     if names is None or (address.server and address.server.takes_any_name):
         return None
     if any(_is_same(address.name, name) for name in names):
@@ -109,6 +112,16 @@ def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str |
     available = f"it has {', '.join(names[:_MAX_LISTED])}" if names else "it has none"
     pull = f"; `ollama pull {address.name}` fetches it" if address.server is SERVERS["ollama"] else ""
     return f"{title} at {place} has no model {address.name!r}; {available}{pull}"
+
+
+def _url_with_list(address: ModelAddress, seconds: float) -> str | None:
+    import httpx
+
+    url = f"{address.url.rstrip('/')}/v1"
+    try:
+        return url if _models(url, address.key, seconds)[1] is not None else None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        return None
 
 
 def local_models() -> list[str]:

@@ -55,7 +55,7 @@ class SyncProgress(Struct):
 
 def answers_users(name: str) -> bool:
     """Return False for a page of Turnwire's own documentation that is for contributors."""
-    return not name.startswith(("adr/", "research/", "architecture.md", "releasing.md"))
+    return not name.startswith(("adr/", "research/", "architecture.md", "designs.md", "releasing.md"))
 
 
 def sync_root(

@@ -6,7 +6,7 @@ import type { Conversation } from "../conversation.ts";
 import { exportJson, exportMarkdown } from "../export.ts";
 import { focusFirst } from "../focus.ts";
 import { IconButton } from "../icons.tsx";
-import { client, errorText, fetchFeatures, hideFeature, isStatus, turnAddress } from "../server.ts";
+import { errorText, fetchFeatures, hideFeature, isStatus, turnAddress } from "../server.ts";
 import { type Reach, ReachPill } from "./connection.tsx";
 import { Menu, type MenuItem } from "./menu.tsx";
 
@@ -43,19 +43,19 @@ export function Header({ conversation, title, agent, reach, onMenu, onRename, on
       tell(errorText(error));
     });
   const share = async () => {
-    const { url } = await client.request<{ url: string }>("POST", `/v1/sessions/${sessionId}/share`);
-    const address = new URL(url, location.href).href;
+    const address = await conversation.share();
     return (await copyText(address)) ? "Link copied. Anybody who has it can read this." : `Link: ${address}`;
   };
   const unshare = async () => {
-    await client.request<void>("DELETE", `/v1/sessions/${sessionId}/share`);
+    await conversation.unshare();
     return "The links no longer work.";
   };
   const lastTurn = path.findLast((entry) => entry.turnId)?.turnId;
   const items: (MenuItem | false)[] = [
     { icon: "edit", text: "Rename", testid: "title-rename", onPick: () => setDraft(title) },
     isShareable && { icon: "share", text: "Copy a link to share", testid: "share", onPick: () => attempt(share()) },
-    isShareable && { icon: "close", text: "Stop sharing", testid: "unshare", onPick: () => attempt(unshare()) },
+    isShareable &&
+      conversation.isShared && { icon: "close", text: "Stop sharing", testid: "unshare", onPick: () => attempt(unshare()) },
     { icon: "save", text: "Export as Markdown", testid: "export-markdown", onPick: () => void exportMarkdown(title, path) },
     {
       icon: "save",

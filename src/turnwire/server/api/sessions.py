@@ -12,6 +12,7 @@ from turnwire.core.history import transcript
 from turnwire.core.turns import Session
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import session_feedback
+from turnwire.server.api.shares import sharing_time
 from turnwire.server.messages import MessageBody, SessionBody, TitleBody
 from turnwire.server.turns import snapshot_json, start_turn, turn_json, turn_state
 
@@ -51,6 +52,7 @@ async def show(
     feedback = await session_feedback(services, turns)
     return {
         **_session_json(session),
+        "shared_at": await sharing_time(services, session),
         "turns": [{**turn_json(turn), "feedback": feedback.get(turn.id)} for turn in turns],
     }
 
@@ -76,6 +78,7 @@ async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     feedback = await session_feedback(services, turns)
     return {
         **_session_json(session),
+        "shared_at": await sharing_time(services, session),
         "turns": [
             {**snapshot_json(turn, state), "feedback": feedback.get(turn.id)}
             for turn, state in zip(turns, states, strict=True)

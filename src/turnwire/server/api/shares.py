@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import Annotation
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.server.api.dependencies import Json, PathId, ServicesDep, Writing
 from turnwire.server.errors import HttpError
+from turnwire.server.services import Services
 from turnwire.server.turns import turn_state
 
 router = APIRouter(tags=["shares"])
@@ -53,6 +54,12 @@ async def show(services: ServicesDep, token: str, response: Response) -> Json:
         "shared_at": time_text(link.at),
         "turns": [_turn_json(turn, await turn_state(services.store, turn), private) for turn in shared],
     }
+
+
+async def sharing_time(services: Services, session: Session) -> str | None:
+    """Return when the newest link to the session was made; None if it has none."""
+    links = await services.store.list_annotations("share", session.principal, session_id=session.id)
+    return time_text(max(link.at for link in links)) if links else None
 
 
 def _turn_json(record: TurnRecord, state: TurnState, private: Collection[str]) -> Json:
