@@ -66,7 +66,8 @@ _CHANGING: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<![\w.-])1[789]\d{8}(?:\d{3})?(?:\.\d+)?(?![\w.-])"), "<time>"),
     (re.compile(r'("(?!model_ms)\w+_ms"): ?[\d.]+'), r"\1:<ms>"),
     # The size of a stream, which has times in it.
-    (re.compile(r"bytes \*/\d+|(?<=\"size\": )\d+"), "bytes */<size>"),
+    (re.compile(r"bytes \*/\d+"), "bytes */<size>"),
+    (re.compile(r'"size": \d+'), '"size": "<size>"'),
     (re.compile(r"\btw_[A-Za-z0-9]+_[\w-]+"), "<key>"),
     (re.compile(r"(?i)(set-cookie: [\w-]+=)[^;]+"), r"\1<cookie>"),
     (re.compile(r"\bturnwire_\d+="), "turnwire_<port>="),
