@@ -20,6 +20,7 @@ class WatchedTurn:
         self.body = {"message": message, "agent": agent}
         self.turn_id = ""
         self.seen: list[Frame] = []
+        self.begun = asyncio.Event()
 
     async def ask(self, server: ServerProcess, session_id: str, enough: asyncio.Event, frames: int) -> None:
         """Read until the server is gone; set `enough` after so many frames."""
@@ -29,6 +30,8 @@ class WatchedTurn:
                 while (block := await stream.next_block()) is not None:
                     if block.data is not None:
                         self.seen.append(block)
+                        if block.type == "token":
+                            self.begun.set()
                     if len(self.seen) >= frames:
                         enough.set()
         except httpx.TransportError:
@@ -65,6 +68,8 @@ async def kill_repeatedly(data: Path, chance: random.Random) -> list[WatchedTurn
             ]
             async with asyncio.timeout(PATIENCE):
                 await enough.wait()
+                # A turn that was accepted and not begun is run by the next server, and does not end there.
+                await asyncio.gather(*(turn.begun.wait() for turn in new))
             await server.kill()
             await asyncio.gather(*asking)
             interrupted = [turn for turn in new if turn.turn_id]
