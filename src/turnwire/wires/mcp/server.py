@@ -295,7 +295,7 @@ class McpService:
                 await self._watch(call, record, state.position if after is None else after, deadline)
                 state = await self._current_state(call, record)
             steps = waiting_steps(state)
-            if not (steps and asks and "approve" in call.caller.scopes and _can_elicit(call.context)):
+            if not (steps and asks and "approve" in call.caller.scopes and can_elicit(call.context)):
                 return _turn_result(call, state)
             if call.context.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 requests = {step.id: _decision_request(step) for step in steps}
@@ -424,7 +424,7 @@ def _tool_name(agent: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
-def _can_elicit(context: Context) -> bool:
+def can_elicit(context: Context) -> bool:
     """Return True if the host can show a form to the person."""
     capabilities = context.session.client_capabilities
     elicitation = capabilities.elicitation if capabilities else None
