@@ -1,6 +1,8 @@
 """`turnwire mcp` over stdio, driven by the official client: in its own process, and as a relay to a server."""
 
 import asyncio
+import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,9 +23,21 @@ __all__ = ["model_server"]
 Era = Literal["auto", "legacy"]
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "mcp-server.md"
+
+
+def guide_arguments() -> list[str]:
+    """Return the arguments of the program that the guide tells hosts to start."""
+    block = re.search(r"^```json\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    program = json.loads(block[1])["mcpServers"]["agents"]
+    assert program["command"] == "turnwire"
+    return program["args"]
+
+
 @asynccontextmanager
 async def mcp_program(folder: Path, *options: str | Path, era: Era = "auto", **callbacks: Any) -> AsyncIterator[Client]:
-    arguments = ["-m", "turnwire", "mcp", "--data", folder / "data", *options]
+    arguments = ["-m", "turnwire", *guide_arguments(), "--data", folder / "data", *options]
     program = StdioServerParameters(
         command=sys.executable, args=[*map(str, arguments)], env=environment(), cwd=str(folder)
     )

@@ -20,17 +20,17 @@ Wait = Annotated[
 ]
 
 
-class Arguments(BaseModel):
+class ToolArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AskArguments(Arguments):
+class AskArguments(ToolArguments):
     message: str = Field(min_length=1, description="The text to answer.")
     session: ClientId | None = Field(None, description="The session to continue; without it a new one is created.")
     wait: Wait = DEFAULT_WAIT
 
 
-class TurnArguments(Arguments):
+class TurnArguments(ToolArguments):
     turn_id: ClientId = Field(description="The id of the turn.")
 
 
@@ -44,17 +44,17 @@ class DecideArguments(TurnArguments):
     reason: str | None = Field(None, max_length=2_000, description="Why; the agent sees it.")
 
 
-class ListSessionsArguments(Arguments):
+class ListSessionsArguments(ToolArguments):
     search: str | None = Field(None, max_length=200, description="Text in titles, messages or answers.")
     limit: int = Field(20, ge=1, le=100)
 
 
-class SearchArguments(Arguments):
+class SearchArguments(ToolArguments):
     query: str = Field(min_length=1, max_length=2_000, description="What to look for.")
     limit: int = Field(8, ge=1, le=50)
 
 
-def input_schema(model: type[Arguments]) -> dict[str, Any]:
+def input_schema(model: type[ToolArguments]) -> dict[str, Any]:
     """Return the JSON schema of a tool's arguments, without the titles that Pydantic makes of the names."""
     schema = model.model_json_schema()
     schema.pop("title", None)

@@ -35,12 +35,12 @@ from turnwire.wires.mcp.encoder import (
     waiting_steps,
 )
 from turnwire.wires.mcp.messages import (
-    Arguments,
     AskArguments,
     DecideArguments,
     GetTurnArguments,
     ListSessionsArguments,
     SearchArguments,
+    ToolArguments,
     TurnArguments,
     input_schema,
 )
@@ -76,7 +76,7 @@ class _Call(Struct, frozen=True):
     params: types.CallToolRequestParams
     caller: Caller
 
-    def arguments(self, model: type[Arguments]) -> Any:
+    def arguments(self, model: type[ToolArguments]) -> Any:
         """Return the arguments as their model. Raises HttpError 422."""
         return parse_fields(model, self.params.arguments or {})
 
@@ -155,7 +155,7 @@ class McpService:
         def add(
             name: str,
             description: str,
-            model: type[Arguments],
+            model: type[ToolArguments],
             function: Callable[[_Call], Awaitable[CallResult]],
             *,
             changes: bool,

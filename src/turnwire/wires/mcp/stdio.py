@@ -141,7 +141,7 @@ def _lost_result(problem: str, turn_id: str) -> types.CallToolResult:
     """Return the result of a call whose connection was lost; a turn that had started goes on."""
     text, content = problem, {"error": {"code": "server_lost", "message": problem}}
     if turn_id:
-        text += f" The turn {turn_id} is in the server's log: call get_turn with this turn_id for the rest."
+        text += f". The turn {turn_id} is in the server's log: call get_turn with this turn_id for the rest."
         content = {**content, "turn_id": turn_id}
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=content, is_error=True)
 
