@@ -10,12 +10,13 @@ from typing import Any, Literal
 import httpx2
 import mcp_types as types
 import pytest
+from fastapi import FastAPI
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.server.conftest import Serve
 from tests.server.test_approvals import careful
-from tests.serving import Puppet, Served, error_of, quick_settings, serving, until, within
+from tests.serving import Puppet, Served, error_of, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
 from turnwire.core.contracts import Scope
 from turnwire.core.events import SearchEvent, ToolCallEvent, ToolResultEvent
@@ -173,6 +174,44 @@ async def test_failed_turn_and_wrong_arguments_are_error_results(
             assert turn_of(refused)["error"]["code"] == code
 
 
+async def test_call_of_a_server_that_leaves_returns_at_once(serve: Serve) -> None:
+    puppet = Puppet()
+    async with serve(puppet) as server, mcp_client(server) as client:
+        calling = asyncio.create_task(client.call_tool("ask_default", {"message": "Long?", "wait": 3600}))
+        await puppet.part()
+        server.turnwire.services.lifecycle.leaving.set()
+        assert turn_of(await within(calling))["status"] == "running"
+
+
+async def test_revoked_key_ends_a_call_that_waits(serve: Serve) -> None:
+    puppet = Puppet()
+    async with serve(puppet) as server:
+        key, text = await server.turnwire.keys.create("ada", ("read", "write"))
+        async with mcp_client(server, key=text) as client:
+            progress = Progress()
+            calling = asyncio.create_task(
+                client.call_tool("ask_default", {"message": "Secret?"}, progress_callback=progress)
+            )
+            part = await puppet.part()
+            await progress.turn_id()
+            await server.turnwire.keys.revoke(key.id)
+            part.say("secret")
+            assert turn_of(await within(calling))["error"]["code"] == "unauthorized"
+            assert "secret" not in progress.lines
+
+
+@ERAS
+async def test_mounted_app_without_lifespan_answers(tmp_path: Path, era: Era) -> None:
+    turnwire = Turnwire(saying("Hello."), store="memory", settings=quick_settings(tmp_path))
+    host = FastAPI()
+    host.mount("/agents", turnwire.asgi())
+    async with (
+        serving(turnwire, host, lifespan="off", path="/agents") as server,
+        mcp_client(server, era) as client,
+    ):
+        assert text_of(await within(client.call_tool("ask_default", {"message": "Hi"}))) == "Hello."
+
+
 # Approvals
 
 
@@ -246,11 +285,11 @@ async def test_forged_request_state_is_refused(serve: Serve) -> None:
         mine, other = await new_key(server, "ada"), await new_key(server, "bob")
         elicit, _ = answering()
         async with mcp_client(server, key=mine, elicitation_callback=elicit) as client:
-            asked = await client.session.call_tool("ask_default", {"message": "Buy it"}, allow_input_required=True)
-        assert isinstance(asked, types.InputRequiredResult)
+            question = await client.session.call_tool("ask_default", {"message": "Buy it"}, allow_input_required=True)
+        assert isinstance(question, types.InputRequiredResult)
         answers: Any = {"c1": types.ElicitResult(action="accept", content={"approve": True})}
         async with mcp_client(server, key=other, elicitation_callback=elicit) as client:
-            for state, code in [(asked.request_state, "turn_not_found"), ("{}", "invalid_request")]:
+            for state, code in [(question.request_state, "turn_not_found"), ("{}", "invalid_request")]:
                 refused = await client.session.call_tool(
                     "ask_default", {"message": "Buy it"}, input_responses=answers, request_state=state
                 )

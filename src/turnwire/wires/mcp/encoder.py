@@ -50,7 +50,7 @@ def progress_lines(events: Iterable[LoggedEvent]) -> Iterator[ProgressLine]:
     position, text = 0, ""
     for logged in events:
         event = logged.event
-        if isinstance(event, TokenEvent):
+        if isinstance(event, TokenEvent) and not event.agent_path:  # Those of sub-agents are not in the answer.
             position, text = logged.position, text + event.content
             continue
         line = _step_line(event)

@@ -345,6 +345,7 @@ class McpService:
     async def _report(self, call: _Call, record: TurnRecord, after: int) -> None:
         async with aclosing(follow(self._services.store, record.id, after)) as batches:
             async for events in batches:
+                self._check_key(call)
                 for line in progress_lines(events):
                     await call.context.session.report_progress(line.position, message=line.text)
                 # A request may have been decided long ago; only the state tells whether the turn still waits.
@@ -352,7 +353,13 @@ class McpService:
                 if has_request and waiting_steps(await self._current_state(call, record)):
                     return
 
+    def _check_key(self, call: _Call) -> None:
+        """Raise HttpError 401 if the caller's key was revoked or has expired since the call began."""
+        if call.caller.key_id is not None and not self._services.keys.is_valid(call.caller.key_id):
+            raise HttpError(401, "unauthorized", "the API key is no longer valid")
+
     async def _current_state(self, call: _Call, record: TurnRecord) -> TurnState:
+        self._check_key(call)
         record = await self._services.store.find_turn(call.caller.principal, record.id)
         return await turn_state(self._services.store, record)
 
