@@ -38,7 +38,19 @@ def test_server_without_documents_loads_no_document_readers() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["inspect"], ["top"], ["backup"], ["keys", "create"]],
+    [
+        [],
+        ["serve"],
+        ["index"],
+        ["compare"],
+        ["turns"],
+        ["tail"],
+        ["inspect"],
+        ["top"],
+        ["mcp"],
+        ["backup"],
+        ["keys", "create"],
+    ],
 )
 def test_help_loads_no_framework(command: list[str]) -> None:
     packages = loaded("-m", "turnwire", *command, "--help")

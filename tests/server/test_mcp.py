@@ -320,10 +320,17 @@ async def test_turn_of_another_principal_is_not_visible(serve: Serve) -> None:
         (await puppet.part()).end()
 
 
-async def test_request_needs_a_key_json_and_post(serve: Serve) -> None:
+async def test_malformed_or_unauthenticated_request_is_refused(serve: Serve) -> None:
     async with serve(Puppet()) as server:
         assert error_of(await server.http.get("/mcp"), 405)
         assert error_of(await server.http.post("/mcp", content=b"{}", headers={"Content-Type": "text/plain"}), 415)
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        for version in ("2025-11-25", "2026-07-28", "1066-10-14"):
+            for body in (b"", b"{", b"null", b"[]", b'{"jsonrpc":"2.0","id":1}', b'{"id":{},"method":"tools/list"}'):
+                refused = await server.http.post(
+                    "/mcp", content=body, headers={**headers, "MCP-Protocol-Version": version}
+                )
+                assert 400 <= refused.status_code < 500, (version, body, refused.status_code)
         await new_key(server, "ada")
         refused = await server.http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         assert error_of(refused, 401)["code"] == "unauthorized"
