@@ -48,6 +48,7 @@ from turnwire.wires.ag_ui import routes as ag_ui_routes
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk import routes as ai_sdk_routes
 from turnwire.wires.ai_sdk.encoder import AiSdk
+from turnwire.wires.mcp import routes as mcp_routes
 from turnwire.wires.openai import chat_routes, responses_routes
 from turnwire.wires.openai.chat_encoder import OpenAIChat
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
@@ -94,6 +95,7 @@ _ROUTE_MODULES = (
     ag_ui_routes,
     responses_routes,
     chat_routes,
+    mcp_routes,
 )
 
 

@@ -66,6 +66,7 @@ def test_pytest_plugin_loads_nothing_before_a_fixture_is_used() -> None:
         ["inspect"],
         ["replay"],
         ["top"],
+        ["mcp"],
         ["backup"],
         ["keys", "create"],
     ],

@@ -12,6 +12,7 @@ from turnwire.cli import (
     documents,
     extensions,
     keys,
+    mcp,
     recordings,
     schedules,
     serve,
@@ -65,6 +66,7 @@ _add("dev", dev.dev, _RUN, "--agent my_module:agent", "--agent my_module:agent -
 _add("worker", serve.worker, _RUN, "--database-url postgresql://localhost/turnwire --agent my_module:agent")
 _add("chat", chat.chat, _TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
 _add("ask", chat.ask, _TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
+_add("mcp", mcp.mcp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 _add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
 _add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')
 _add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")

@@ -1,0 +1,78 @@
+"""`POST /mcp`: the protocol's streamable HTTP, without sessions.
+
+The SDK's session manager has a task group that must be left where it was entered. Without sessions it keeps nothing
+between two requests, so each request has its own, and neither a mounted app nor several workers need to share one.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from turnwire.server.errors import HttpError
+from turnwire.server.request import Request
+from turnwire.server.router import Route, response
+from turnwire.server.services import Services
+from turnwire.server.streams.connection import Receive, Send
+
+if TYPE_CHECKING:
+    # The SDK is an extra.
+    from turnwire.wires.mcp.server import McpService
+
+
+class McpEndpoint:
+    """The endpoint of one server, which loads the SDK at the first request."""
+
+    def __init__(self) -> None:
+        self._service: McpService | None = None
+
+    async def __call__(self, request: Request, services: Services) -> None:
+        body = await request.json_body()
+        if self._service is None:
+            self._service = await asyncio.to_thread(_build, services)
+        request.scope["turnwire.caller"] = request.caller
+        receive, send = _replayed(body, request.receive), _with_headers(request)
+        await self._service.answer(request.scope, receive, send)
+
+
+def _build(services: Services) -> "McpService":
+    try:
+        from turnwire.wires.mcp.server import McpService
+    except ImportError as error:
+        message = "this server cannot speak MCP: pip install 'turnwire[mcp]', then restart it"
+        raise HttpError(501, "mcp_not_installed", message) from error
+    return McpService(services)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that first returns a body that was read already."""
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> dict[str, Any]:
+        return unread.pop() if unread else await receive()
+
+    return receive_again
+
+
+def _with_headers(request: Request) -> Send:
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *request.added]}
+        await request.send(message)
+
+    return send
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/mcp",
+            McpEndpoint(),
+            "The agents as tools of an MCP server: one JSON-RPC message of the protocol's streamable HTTP",
+            "mcp",
+            responses={
+                "200": response("The response, after the call's progress if there is any", "text/event-stream"),
+                "202": response("A notification was taken"),
+                "501": response("The extra `mcp` is not installed"),
+            },
+        )
+    ]
