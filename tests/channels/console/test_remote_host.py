@@ -11,14 +11,13 @@ import pytest
 
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.client import (
+from turnwire.channels.console.host import HostError, RemoteHost
+from turnwire.client import (
     ConnectionLost,
     ConnectionRestored,
-    HostError,
-    LogNotice,
+    Gap,
     ReceivedEvent,
     ReconnectLimits,
-    RemoteHost,
     ServerAddress,
     TurnUpdate,
 )
@@ -220,6 +219,7 @@ async def scripted(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
         server.close()
 
 
+SNAPSHOT = b'{"turn_id":"t1","session_id":"s1","agent":"a","message":"Hello","phase":"running","position":1,"state":{}}'
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Turn-Id: t1\r\nConnection: close\r\n\r\n"
 START = b'id: 1.1\ndata: {"type":"session","session_id":"s1","turn_id":"t1","agent":"a"}\n\n'
 TOKEN = b'id: 3.1\ndata: {"type":"token","content":"One "}\n\n'
@@ -236,7 +236,7 @@ async def test_gap_is_reported_and_repeated_events_are_skipped() -> None:
     gap = b'data: {"type":"gap","after":0,"first_kept":3,"state":{}}\n\n'
     async with scripted(lambda _: STREAM + START + gap + TOKEN + TOKEN + DONE) as url, host_of(url) as host:
         updates = await converse(host)
-        assert [type(update) for update in updates] == [ReceivedEvent, LogNotice, ReceivedEvent, ReceivedEvent]
+        assert [type(update) for update in updates] == [ReceivedEvent, Gap, ReceivedEvent, ReceivedEvent]
         assert text_of(updates) == "One "
 
 
@@ -270,7 +270,7 @@ async def test_decide_posts_the_decision() -> None:
 
     def answer(request: bytes) -> bytes:
         requests.append(request)
-        return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+        return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + SNAPSHOT
 
     async with scripted(answer) as url, host_of(url) as host:
         await host.decide("t1", "call/1", approved=True)
