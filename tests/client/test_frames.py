@@ -53,6 +53,25 @@ def test_events_that_were_read_are_skipped_until_a_reset() -> None:
     )
 
 
+async def test_stream_cut_after_any_byte_and_resumed_has_each_event_once() -> None:
+    events = [b'id: %d.1\ndata: {"type":"token","content":"%d"}\n\n' % (number, number) for number in range(1, 13)]
+    stream = b"".join(events)
+
+    async def read(reader: TurnReader, chunk: bytes) -> list[object]:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield chunk
+
+        return [reader.read(frame) async for frame in sse_frames(chunks())]
+
+    whole = await read(TurnReader(), stream)
+    for cut in range(len(stream) + 1):
+        reader = TurnReader()
+        received = await read(reader, stream[:cut])
+        received += await read(reader, b"".join(events[reader.position :]))
+        assert received == whole, f"cut after {cut} bytes"
+    assert len(whole) == len(events)
+
+
 def test_restart_removes_void_text_only() -> None:
     reader = TurnReader()
     for position, text in ((3, "One "), (4, "two "), (5, "thre")):

@@ -1,7 +1,5 @@
 """The client for async programs: it starts turns, reads them across lost connections, and calls the other routes."""
 
-import asyncio
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -13,6 +11,7 @@ from msgspec import Struct
 
 from turnwire.client.errors import ClientError, RefusedError, UnreachableError
 from turnwire.client.frames import TurnReader, sse_frames
+from turnwire.client.link import AWAY, PASSING, Outage, ServerLink
 from turnwire.client.values import (
     DEFAULT_URL,
     ConnectionLost,
@@ -35,15 +34,7 @@ from turnwire.core.turns import TurnState
 if TYPE_CHECKING:
     import httpx
 
-    from turnwire.client.connection import HttpConnection
-
 T = TypeVar("T")
-
-# A restarting server, or the proxy in front of it, answers with one of these.
-_AWAY = frozenset({502, 503, 504})
-# A turn that was started goes on, so a reader waits for these too: the server may still count its lost stream.
-_PASSING = _AWAY | {408, 425, 429, 500}
-_MAX_RETRY_AFTER = 60.0
 
 
 class AsyncClient:
@@ -69,15 +60,12 @@ class AsyncClient:
             server = ServerAddress(server.rstrip("/"), key)
         elif key is not None:
             raise ValueError("a key is for a URL; otherwise it belongs to the ServerAddress")
-        self._find = server if callable(server) else lambda address=server: address
-        self._timeout = timeout
-        self.limits = limits or ReconnectLimits()
-        self._connection = self._connect(self._find())
+        self._link = ServerLink(server if callable(server) else lambda: server, timeout, limits or ReconnectLimits())
 
     @property
     def name(self) -> str:
         """Return the name of the server for a person to read."""
-        return self._connection.name
+        return self._link.name
 
     # Turns
 
@@ -90,18 +78,18 @@ class AsyncClient:
     def draft(self, message: str, **options: Unpack[MessageOptions]) -> "AsyncTurnHandle":
         """Return a turn whose message is sent when its events are first read."""
         body, key = _message(message, options)
-        return AsyncTurnHandle(self, body=body, idempotency_key=key)
+        return AsyncTurnHandle(self, self._link, body=body, idempotency_key=key)
 
     async def enqueue(self, session: str, message: str, /, **options: Unpack[MessageOptions]) -> "AsyncTurnHandle":
         """Start a turn in an existing session without opening its stream."""
         body, key = _message(message, options)
         path = f"/v1/sessions/{_part(session)}/turns"
         summary = await self._fetch(TurnSummary, "POST", path, body, {"Idempotency-Key": key})
-        return AsyncTurnHandle(self, summary.turn_id, summary.session_id)
+        return AsyncTurnHandle(self, self._link, summary.turn_id, summary.session_id)
 
     def turn(self, turn_id: str, *, after: str | None = None) -> "AsyncTurnHandle":
         """Return a handle for an existing turn; `after` is the id of the last event that you have."""
-        return AsyncTurnHandle(self, turn_id, after=after)
+        return AsyncTurnHandle(self, self._link, turn_id, after=after)
 
     async def turns(
         self,
@@ -155,7 +143,7 @@ class AsyncClient:
         body = {"position": position} | {name: value for name, value in options.items() if value is not None}
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         snapshot = await self._fetch(TurnSnapshot, "POST", f"/v1/turns/{_part(turn_id)}/fork", body, headers)
-        return AsyncTurnHandle(self, snapshot.turn_id, snapshot.session_id)
+        return AsyncTurnHandle(self, self._link, snapshot.turn_id, snapshot.session_id)
 
     # Sessions
 
@@ -177,16 +165,16 @@ class AsyncClient:
 
     async def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Send a JSON request to any route, and return the JSON of the answer. Only a GET is retried."""
-        answer = await self._request(method, path, body, is_repeatable=method == "GET")
+        answer = await self._link.send(method, path, body, is_repeatable=method == "GET")
         return self._decode(dict[str, Any], answer) if answer else {}
 
     async def download(self, path: str) -> bytes:
         """Return a file of the server."""
-        return await self._request("GET", path)
+        return await self._link.send("GET", path)
 
     async def close(self) -> None:
         """Close all connections. Turns that were started go on."""
-        await self._connection.close()
+        await self._link.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,31 +182,10 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # Requests and retries
-
     async def _fetch(
         self, type: type[T], method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> T:
-        return self._decode(type, await self._request(method, path, body, headers))
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: dict[str, str] | None = None,
-        *,
-        is_repeatable: bool = True,
-    ) -> bytes:
-        outage = Outage()
-        while True:
-            try:
-                return (await self._connection.send(method, path, body, headers)).content
-            except ClientError as error:
-                is_away = isinstance(error, UnreachableError) or error.status in _AWAY
-                if not is_repeatable or not is_away or outage.seconds >= self.limits.request_seconds:
-                    raise
-                await self.wait(outage, error)
+        return self._decode(type, await self._link.send(method, path, body, headers))
 
     def _decode(self, type: type[T], body: bytes) -> T:
         try:
@@ -229,34 +196,6 @@ class AsyncClient:
                 code="not_turnwire",
             ) from error
 
-    async def open(
-        self, method: str, path: str, body: Any, headers: dict[str, str]
-    ) -> "tuple[httpx.Response, AsyncGenerator[bytes]]":
-        """Open a stream, and return its response and its chunks. For turns."""
-        connection = self._connection
-        response = await connection.open(method, path, body, headers)
-        return response, connection.chunks(response)
-
-    async def wait(self, outage: "Outage", error: ClientError | None, seconds: float | None = None) -> None:
-        """Wait before the next attempt, by default for the backoff, and look for the server again. For turns."""
-        outage.attempts += 1
-        if seconds is None and error is not None and error.retry_after is not None:
-            seconds = min(error.retry_after, _MAX_RETRY_AFTER)
-        await asyncio.sleep(self.limits.backoff.delay(outage.attempts) if seconds is None else seconds)
-        try:
-            address = self._find()
-        except ClientError:
-            return  # Not back yet.
-        if address != self._connection.address:
-            previous, self._connection = self._connection, self._connect(address)
-            await previous.close()
-
-    def _connect(self, address: ServerAddress) -> "HttpConnection":
-        # Loaded here, so that a program that only imports the client does not load an HTTP library.
-        from turnwire.client.connection import HttpConnection
-
-        return HttpConnection(address, self._timeout, self.limits.read_timeout)
-
 
 class AsyncTurnHandle:
     """One turn. It remembers which events were read, so that reading again continues; one reader at a time."""
@@ -264,6 +203,7 @@ class AsyncTurnHandle:
     def __init__(
         self,
         client: AsyncClient,
+        link: ServerLink,
         turn_id: str | None = None,
         session_id: str | None = None,
         *,
@@ -272,6 +212,7 @@ class AsyncTurnHandle:
         idempotency_key: str = "",
     ) -> None:
         self._client = client
+        self._link = link
         self._turn_id = turn_id
         self._session_id = session_id
         self._body = body
@@ -321,7 +262,7 @@ class AsyncTurnHandle:
                 self._opened = await self._open()
             except ClientError as error:
                 self._check(outage, error)
-                await self._client.wait(outage, error)
+                await self._link.wait(outage, error)
 
     async def events(self) -> AsyncGenerator[Event | Gap | Reset]:
         """Yield the events that were not read yet, each once, until the turn has ended.
@@ -372,7 +313,7 @@ class AsyncTurnHandle:
             if not outage.is_reported and seconds is None:
                 outage.is_reported = True
                 yield ConnectionLost(_reason(error))
-            await self._client.wait(outage, error, seconds)
+            await self._link.wait(outage, error, seconds)
 
     async def result(self) -> TurnState:
         """Read the turn to its end, and return its state: text, steps, citations, usage, outcome, error."""
@@ -440,11 +381,11 @@ class AsyncTurnHandle:
             if self._turn_id is None:
                 # A retry with the same key starts no second turn.
                 headers = {"Idempotency-Key": self._idempotency_key}
-                response, chunks = await self._client.open("POST", "/chat/stream", self._body, headers)
+                response, chunks = await self._link.open("POST", "/chat/stream", self._body, headers)
             else:
                 headers = {"Last-Event-ID": self._reader.last_event_id} if self._reader.last_event_id else {}
                 path = f"/v1/turns/{_part(self._turn_id)}/events"
-                response, chunks = await self._client.open("GET", path, None, headers)
+                response, chunks = await self._link.open("GET", path, None, headers)
         except UnreachableError as error:
             if error.is_sent:
                 self.is_reached = True
@@ -461,34 +402,21 @@ class AsyncTurnHandle:
 
     def _check(self, outage: "Outage", error: ClientError) -> None:
         """Raise an error that a retry does not mend, or that has lasted too long."""
-        limits = self._client.limits
+        limits = self._link.limits
         if not self.is_reached:
-            is_away = isinstance(error, UnreachableError) or error.status in _AWAY
+            is_away = isinstance(error, UnreachableError) or error.status in AWAY
             if not is_away or outage.seconds >= limits.request_seconds:
                 raise error
-        elif not isinstance(error, UnreachableError | RefusedError) or error.status not in {0, *_PASSING}:
+        elif not isinstance(error, UnreachableError | RefusedError) or error.status not in {0, *PASSING}:
             raise error
         elif outage.seconds > limits.give_up_seconds:
             raise UnreachableError(
-                f"{self._client.name} has not answered for {outage.seconds:.0f} seconds "
+                f"{self._link.name} has not answered for {outage.seconds:.0f} seconds "
                 f"({_reason(error)}); the turn is in its log",
                 reason=_reason(error),
                 status=error.status,
                 code=error.code,
             ) from error
-
-
-class Outage:
-    """The time since a connection was lost, and the attempts since then."""
-
-    def __init__(self) -> None:
-        self._began_at = time.monotonic()
-        self.attempts = 0
-        self.is_reported = False
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began_at
 
 
 class _TurnPage(Struct, frozen=True):

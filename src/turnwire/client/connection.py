@@ -13,6 +13,7 @@ from turnwire.client.values import ServerAddress
 from turnwire.core.codec import clean_text
 
 _CONNECT_SECONDS = 10.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class HttpConnection:
@@ -33,7 +34,7 @@ class HttpConnection:
                 # Every stream that is read has a connection of its own.
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
                 # A proxy from the environment cannot reach a server on this machine.
-                trust_env=not address.is_local,
+                trust_env=not (address.is_local or urlsplit(address.url).hostname in _LOOPBACK),
                 # Loading certificates takes a while, and plain HTTP has none to verify.
                 verify=urlsplit(address.url).scheme == "https",
             )

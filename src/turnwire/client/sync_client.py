@@ -28,7 +28,7 @@ from turnwire.core.turns import TurnState
 T = TypeVar("T")
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
@@ -36,8 +36,15 @@ class _LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwire-client", daemon=True)
         self._thread.start()
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._loop.is_closed()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result. An interrupt, such as Ctrl+C, cancels it."""
+        if self.is_stopped:
+            work.close()
+            raise RuntimeError("the client is closed")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -53,11 +60,13 @@ class _LoopThread:
                 return (value,)
             return None
 
-        try:
-            while (value := self.run(advance())) is not None:
+        while (value := self.run(advance())) is not None:
+            try:
                 yield value[0]
-        finally:
-            self.run(values.aclose())
+            except BaseException:  # The reader leaves. An error of `advance` has ended the generator already.
+                if not self.is_stopped:
+                    self.run(values.aclose())
+                raise
 
     def stop(self) -> None:
         self.run(self._loop.shutdown_asyncgens())
@@ -78,7 +87,7 @@ class Client:
         limits: ReconnectLimits | None = None,
     ) -> None:
         self._client = AsyncClient(server, key=key, timeout=timeout, limits=limits)
-        self._thread: _LoopThread | None = _LoopThread()
+        self._thread = LoopThread()
 
     @property
     def name(self) -> str:
@@ -87,15 +96,15 @@ class Client:
 
     def start(self, message: str, **options: Unpack[MessageOptions]) -> "TurnHandle":
         """Start a turn, and return when the server has accepted it. Retries start no second turn."""
-        return TurnHandle(self, self.run(self._client.start(message, **options)))
+        return TurnHandle(self._thread, self._thread.run(self._client.start(message, **options)))
 
     def enqueue(self, session: str, message: str, /, **options: Unpack[MessageOptions]) -> "TurnHandle":
         """Start a turn in an existing session without opening its stream."""
-        return TurnHandle(self, self.run(self._client.enqueue(session, message, **options)))
+        return TurnHandle(self._thread, self._thread.run(self._client.enqueue(session, message, **options)))
 
     def turn(self, turn_id: str, *, after: str | None = None) -> "TurnHandle":
         """Return a handle for an existing turn; `after` is the id of the last event that you have."""
-        return TurnHandle(self, self._client.turn(turn_id, after=after))
+        return TurnHandle(self._thread, self._client.turn(turn_id, after=after))
 
     def turns(
         self,
@@ -108,16 +117,16 @@ class Client:
         limit: int = 50,
     ) -> list[TurnSummary]:
         """Return turns, newest first."""
-        return self.run(
+        return self._thread.run(
             self._client.turns(session=session, agent=agent, status=status, search=search, before=before, limit=limit)
         )
 
     def snapshot(self, turn_id: str) -> TurnSnapshot:
-        return self.run(self._client.snapshot(turn_id))
+        return self._thread.run(self._client.snapshot(turn_id))
 
     def cancel(self, turn_id: str) -> TurnSnapshot:
         """Stop a turn, and return when it has stopped."""
-        return self.run(self._client.cancel(turn_id))
+        return self._thread.run(self._client.cancel(turn_id))
 
     def decide(
         self,
@@ -129,7 +138,7 @@ class Client:
         args: dict[str, Any] | None = None,
     ) -> TurnSnapshot:
         """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments."""
-        return self.run(self._client.decide(turn_id, call_id, approved=approved, reason=reason, args=args))
+        return self._thread.run(self._client.decide(turn_id, call_id, approved=approved, reason=reason, args=args))
 
     def fork(
         self,
@@ -152,34 +161,33 @@ class Client:
             on_busy=on_busy,
             idempotency_key=idempotency_key,
         )
-        return TurnHandle(self, self.run(forked))
+        return TurnHandle(self._thread, self._thread.run(forked))
 
     def create_session(self, session_id: str | None = None, *, title: str | None = None) -> SessionSummary:
         """Create a session and return it. One with an id of your own is created once."""
-        return self.run(self._client.create_session(session_id, title=title))
+        return self._thread.run(self._client.create_session(session_id, title=title))
 
     def sessions(self, *, search: str | None = None, before: str | None = None, limit: int = 50) -> SessionPage:
         """Return sessions, those with the newest activity first."""
-        return self.run(self._client.sessions(search=search, before=before, limit=limit))
+        return self._thread.run(self._client.sessions(search=search, before=before, limit=limit))
 
     def session(self, session_id: str, *, limit: int = 100) -> SessionTurns:
         """Return a session and its last turns."""
-        return self.run(self._client.session(session_id, limit=limit))
+        return self._thread.run(self._client.session(session_id, limit=limit))
 
     def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Send a JSON request to any route, and return the JSON of the answer. Only a GET is retried."""
-        return self.run(self._client.request(method, path, body))
+        return self._thread.run(self._client.request(method, path, body))
 
     def download(self, path: str) -> bytes:
         """Return a file of the server."""
-        return self.run(self._client.download(path))
+        return self._thread.run(self._client.download(path))
 
     def close(self) -> None:
         """Close all connections and the thread. Turns that were started go on."""
-        if self._thread is not None:
-            self.run(self._client.close())
-            thread, self._thread = self._thread, None
-            thread.stop()
+        if not self._thread.is_stopped:
+            self._thread.run(self._client.close())
+            self._thread.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -187,27 +195,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of the async client. For turns."""
-        return self._open_thread(work).run(work)
-
-    def iterate(self, values: AsyncGenerator[T]) -> Generator[T]:
-        """Yield the values of an async generator. For turns."""
-        return self._open_thread().iterate(values)
-
-    def _open_thread(self, unused: Coroutine[Any, Any, Any] | None = None) -> _LoopThread:
-        if self._thread is None:
-            if unused is not None:
-                unused.close()
-            raise RuntimeError("the client is closed")
-        return self._thread
-
 
 class TurnHandle:
     """One turn: the methods of `AsyncTurnHandle`, which block until they have their result."""
 
-    def __init__(self, client: Client, turn: AsyncTurnHandle) -> None:
-        self._client = client
+    def __init__(self, thread: LoopThread, turn: AsyncTurnHandle) -> None:
+        self._thread = thread
         self._turn = turn
 
     @property
@@ -236,32 +229,32 @@ class TurnHandle:
 
     def events(self) -> Generator[Event | Gap | Reset]:
         """Yield the events that were not read yet, each once, until the turn has ended: see `AsyncTurnHandle`."""
-        return self._client.iterate(self._turn.events())
+        return self._thread.iterate(self._turn.events())
 
     def updates(self) -> Generator[TurnUpdate]:
         """Yield the events like `events`, with their ids and lines of JSON, and the changes of the connection."""
-        return self._client.iterate(self._turn.updates())
+        return self._thread.iterate(self._turn.updates())
 
     def result(self) -> TurnState:
         """Read the turn to its end, and return its state: text, steps, citations, usage, outcome, error."""
-        return self._client.run(self._turn.result())
+        return self._thread.run(self._turn.result())
 
     def snapshot(self) -> TurnSnapshot:
-        return self._client.run(self._turn.snapshot())
+        return self._thread.run(self._turn.snapshot())
 
     def cancel(self) -> TurnSnapshot:
         """Stop the turn, and return when it has stopped."""
-        return self._client.run(self._turn.cancel())
+        return self._thread.run(self._turn.cancel())
 
     def decide(
         self, call_id: str, *, approved: bool, reason: str | None = None, args: dict[str, Any] | None = None
     ) -> TurnSnapshot:
         """Approve or refuse a tool call that the turn waits for; with `args` only if these are its arguments."""
-        return self._client.run(self._turn.decide(call_id, approved=approved, reason=reason, args=args))
+        return self._thread.run(self._turn.decide(call_id, approved=approved, reason=reason, args=args))
 
     def steer(self, message: str, **options: Unpack[MessageOptions]) -> "TurnHandle":
         """Put a message into the running turn, and return the message's own turn."""
-        return TurnHandle(self._client, self._client.run(self._turn.steer(message, **options)))
+        return TurnHandle(self._thread, self._thread.run(self._turn.steer(message, **options)))
 
     def fork(
         self,
@@ -274,8 +267,7 @@ class TurnHandle:
         idempotency_key: str | None = None,
     ) -> "TurnHandle":
         """Start a turn that shares the log of this one up to a position."""
-        return self._client.fork(
-            self.id,
+        forked = self._turn.fork(
             position,
             message=message,
             agent=agent,
@@ -283,7 +275,8 @@ class TurnHandle:
             on_busy=on_busy,
             idempotency_key=idempotency_key,
         )
+        return TurnHandle(self._thread, self._thread.run(forked))
 
     def close(self) -> None:
         """Close the stream that `start` has opened, if its events are not read. The turn goes on."""
-        self._client.run(self._turn.close())
+        self._thread.run(self._turn.close())

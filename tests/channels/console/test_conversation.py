@@ -10,10 +10,10 @@ import pytest
 from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
 from turnwire.channels.console import conversation
-from turnwire.channels.console.host import RemoteHost
-from turnwire.client import ReconnectLimits, ServerAddress
 from turnwire.channels.console.conversation import Conversation, UserLeft
+from turnwire.channels.console.host import RemoteHost
 from turnwire.channels.console.keyboard import Keyboard
+from turnwire.client import ReconnectLimits, ServerAddress
 from turnwire.core.codec import encode_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
