@@ -37,8 +37,8 @@ from turnwire.client import (
     RefusedError,
     Reset,
     ServerAddress,
+    ServerUnreachableError,
     TurnHandle,
-    UnreachableError,
 )
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.backoff import Backoff
@@ -201,7 +201,9 @@ async def test_reader_that_gave_up_continues_when_the_server_is_back() -> None:
 
     async with scripted(answer) as url, client_of(url, ONCE) as client:
         turn = await within(client.start("Hello"))
-        with pytest.raises(UnreachableError, match=r"has not answered for \d+ seconds.*503.*in its log") as raised:
+        with pytest.raises(
+            ServerUnreachableError, match=r"has not answered for \d+ seconds.*503.*in its log"
+        ) as raised:
             await within(_all(turn.events()))
         assert raised.value.status == 503
         is_away = False
@@ -235,7 +237,7 @@ async def test_refusals_have_the_status_code_and_message_of_the_server(tmp_path:
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>", RefusedError, (502, "http_error", None)),
         (b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\n\r\n", RefusedError, (429, "http_error", 7.0)),
         (OK + b"<html>", ClientError, (0, "not_turnwire", None)),
-        (b"HTTP/1.1 200", UnreachableError, (0, "network", None)),
+        (b"HTTP/1.1 200", ServerUnreachableError, (0, "network", None)),
     ],
 )
 async def test_failed_answers_raise_their_error(answer: bytes, error: type[ClientError], expected: Any) -> None:
@@ -252,7 +254,7 @@ async def test_server_that_is_not_there_raises_without_retries() -> None:
     listening.close()
     async with client_of(f"http://127.0.0.1:{port}", ONCE) as client:
         for request in (client.start("Hello"), client.sessions(), _all(client.turn("t1").events())):
-            with pytest.raises(UnreachableError, match="does not answer") as raised:
+            with pytest.raises(ServerUnreachableError, match="does not answer") as raised:
                 await request
             assert not raised.value.is_sent
     with pytest.raises(ClientError, match="is not a valid URL"):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from turnwire.client import Gap, ReceivedEvent, Reset
-from turnwire.client.frames import SseFrame, TurnReader, sse_frames
+from turnwire.client.frames import FrameReader, SseFrame, sse_frames
 from turnwire.core.events import RestartEvent, TokenEvent
 
 STREAM = (
@@ -41,7 +41,7 @@ def control(kind: str, **fields: object) -> SseFrame:
 
 
 def test_events_that_were_read_are_skipped_until_a_reset() -> None:
-    reader = TurnReader("2.1")
+    reader = FrameReader("2.1")
     assert reader.read(token(2, "old")) is None
     assert isinstance(reader.read(token(3, "new ")), ReceivedEvent)
     assert reader.read(token(3, "new ")) is None
@@ -57,15 +57,15 @@ async def test_stream_cut_after_any_byte_and_resumed_has_each_event_once() -> No
     events = [b'id: %d.1\ndata: {"type":"token","content":"%d"}\n\n' % (number, number) for number in range(1, 13)]
     stream = b"".join(events)
 
-    async def read(reader: TurnReader, chunk: bytes) -> list[object]:
+    async def read(reader: FrameReader, chunk: bytes) -> list[object]:
         async def chunks() -> AsyncIterator[bytes]:
             yield chunk
 
         return [reader.read(frame) async for frame in sse_frames(chunks())]
 
-    whole = await read(TurnReader(), stream)
+    whole = await read(FrameReader(), stream)
     for cut in range(len(stream) + 1):
-        reader = TurnReader()
+        reader = FrameReader()
         received = await read(reader, stream[:cut])
         received += await read(reader, b"".join(events[reader.position :]))
         assert received == whole, f"cut after {cut} bytes"
@@ -73,7 +73,7 @@ async def test_stream_cut_after_any_byte_and_resumed_has_each_event_once() -> No
 
 
 def test_restart_removes_void_text_only() -> None:
-    reader = TurnReader()
+    reader = FrameReader()
     for position, text in ((3, "One "), (4, "two "), (5, "thre")):
         reader.read(token(position, text))
     restart = SseFrame(b'{"type":"restart","from_position":4,"reason":"worker_lost"}', "6.2")
@@ -83,7 +83,7 @@ def test_restart_removes_void_text_only() -> None:
 
 
 def test_gap_gives_the_state_once_and_moves_the_reader() -> None:
-    reader = TurnReader()
+    reader = FrameReader()
     reader.read(token(1, "lost"))
     frame = control("gap", after=1, first_kept=9, state={"turn_id": "t1", "text": "All before ", "position": 8})
     gap = reader.read(frame)
@@ -96,13 +96,13 @@ def test_gap_gives_the_state_once_and_moves_the_reader() -> None:
 
 
 def test_gap_with_the_state_of_a_newer_server_keeps_the_text() -> None:
-    gap = TurnReader().read(control("gap", first_kept=3, state={"text": "Hi", "outcome": "teleported"}))
+    gap = FrameReader().read(control("gap", first_kept=3, state={"text": "Hi", "outcome": "teleported"}))
     assert isinstance(gap, Gap)
     assert gap.state.text == "Hi"
 
 
 def test_requested_reconnect_has_the_time_to_wait() -> None:
-    reader = TurnReader()
+    reader = FrameReader()
     assert reader.read(control("reconnect", retry_ms=250)) is None
     assert reader.retry_seconds == 0.25
     assert reader.read(control("telepathy")) is None

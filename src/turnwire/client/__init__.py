@@ -7,7 +7,7 @@ with Client("http://127.0.0.1:8420") as client:
 """
 
 from turnwire.client.async_client import AsyncClient, AsyncTurnHandle
-from turnwire.client.errors import ClientError, RefusedError, UnreachableError
+from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
 from turnwire.client.sync_client import Client, TurnHandle
 from turnwire.client.values import (
     ConnectionLost,
@@ -39,6 +39,7 @@ __all__ = [
     "RefusedError",
     "Reset",
     "ServerAddress",
+    "ServerUnreachableError",
     "SessionPage",
     "SessionSummary",
     "SessionTurns",
@@ -46,5 +47,4 @@ __all__ = [
     "TurnSnapshot",
     "TurnSummary",
     "TurnUpdate",
-    "UnreachableError",
 ]

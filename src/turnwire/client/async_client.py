@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from turnwire.client.errors import ClientError, RefusedError, UnreachableError
-from turnwire.client.frames import TurnReader, sse_frames
+from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
+from turnwire.client.frames import FrameReader, sse_frames
 from turnwire.client.link import AWAY, PASSING, Outage, ServerLink
 from turnwire.client.values import (
     DEFAULT_URL,
@@ -217,7 +217,7 @@ class AsyncTurnHandle:
         self._session_id = session_id
         self._body = body
         self._idempotency_key = idempotency_key
-        self._reader = TurnReader(after)
+        self._reader = FrameReader(after)
         self._opened: tuple[httpx.Response, AsyncGenerator[bytes]] | None = None
         self.is_reached = False
         """True once the server has answered, or may have received the message."""
@@ -386,7 +386,7 @@ class AsyncTurnHandle:
                 headers = {"Last-Event-ID": self._reader.last_event_id} if self._reader.last_event_id else {}
                 path = f"/v1/turns/{_part(self._turn_id)}/events"
                 response, chunks = await self._link.open("GET", path, None, headers)
-        except UnreachableError as error:
+        except ServerUnreachableError as error:
             if error.is_sent:
                 self.is_reached = True
             raise
@@ -404,13 +404,13 @@ class AsyncTurnHandle:
         """Raise an error that a retry does not mend, or that has lasted too long."""
         limits = self._link.limits
         if not self.is_reached:
-            is_away = isinstance(error, UnreachableError) or error.status in AWAY
+            is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
             if not is_away or outage.seconds >= limits.request_seconds:
                 raise error
-        elif not isinstance(error, UnreachableError | RefusedError) or error.status not in {0, *PASSING}:
+        elif not isinstance(error, ServerUnreachableError | RefusedError) or error.status not in {0, *PASSING}:
             raise error
         elif outage.seconds > limits.give_up_seconds:
-            raise UnreachableError(
+            raise ServerUnreachableError(
                 f"{self._link.name} has not answered for {outage.seconds:.0f} seconds "
                 f"({_reason(error)}); the turn is in its log",
                 reason=_reason(error),
@@ -433,7 +433,7 @@ def _message(message: str, options: MessageOptions) -> tuple[dict[str, Any], str
 def _reason(error: ClientError | None) -> str:
     if error is None:
         return "the stream ended early"
-    return error.reason if isinstance(error, UnreachableError) else f"HTTP status {error.status}"
+    return error.reason if isinstance(error, ServerUnreachableError) else f"HTTP status {error.status}"
 
 
 def _part(id: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from turnwire.client.errors import ClientError, RefusedError, UnreachableError
+from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
 from turnwire.client.values import ServerAddress
 from turnwire.core.codec import clean_text
 
@@ -71,17 +71,17 @@ class HttpConnection:
         return _checked(response)
 
     async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """Yield the body of an open response. Raise UnreachableError if the connection breaks."""
+        """Yield the body of an open response. Raise ServerUnreachableError if the connection breaks."""
         try:
             async for chunk in response.aiter_bytes():
                 yield chunk
         except (httpx.RequestError, httpx.StreamError) as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: Exception) -> UnreachableError:
+    def _unreachable(self, error: Exception) -> ServerUnreachableError:
         is_sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
         reason = clean_text(str(error)) or type(error).__name__
-        return UnreachableError(f"{self.name} does not answer ({reason})", reason=reason, is_sent=is_sent)
+        return ServerUnreachableError(f"{self.name} does not answer ({reason})", reason=reason, is_sent=is_sent)
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,8 +1,8 @@
 """The errors of the client, as a tree.
 
-ClientError            a request failed: `status`, `code` and a message that says why
-├── RefusedError       the server answered with an error
-└── UnreachableError   the server did not answer, or was lost and has not come back in time
+ClientError                  a request failed: `status`, `code` and a message that says why
+├── RefusedError             the server answered with an error
+└── ServerUnreachableError   the server did not answer, or was lost and has not come back in time
 """
 
 from turnwire.core.errors import TurnwireError
@@ -25,7 +25,7 @@ class RefusedError(ClientError):
     """Raised when the server answered with an error. `code` is the server's, or `http_error` if it has none."""
 
 
-class UnreachableError(ClientError):
+class ServerUnreachableError(ClientError):
     """Raised without an answer; `reason` says why. `is_sent` is False if the server cannot have got the request."""
 
     def __init__(

@@ -39,7 +39,7 @@ async def sse_frames(chunks: AsyncIterable[bytes]) -> AsyncGenerator[SseFrame]:
                 event_id, data = None, []
 
 
-class TurnReader:
+class FrameReader:
     """The position of a reader in one turn's log, kept across connections, and the text of the answer there."""
 
     def __init__(self, after: str | None = None) -> None:

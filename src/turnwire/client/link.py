@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
-from turnwire.client.errors import ClientError, UnreachableError
+from turnwire.client.errors import ClientError, ServerUnreachableError
 from turnwire.client.values import ReconnectLimits, ServerAddress
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ServerLink:
             try:
                 return (await self._connection.send(method, path, body, headers)).content
             except ClientError as error:
-                is_away = isinstance(error, UnreachableError) or error.status in AWAY
+                is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
                 if not is_repeatable or not is_away or outage.seconds >= self.limits.request_seconds:
                     raise
                 await self.wait(outage, error)

@@ -13,8 +13,8 @@ from turnwire.client import (
     ClientError,
     ReconnectLimits,
     ServerAddress,
+    ServerUnreachableError,
     TurnUpdate,
-    UnreachableError,
 )
 from turnwire.core.codec import clean_text
 from turnwire.core.contracts import OnBusy
@@ -37,7 +37,7 @@ def host_errors(hint: str = _HINT) -> Generator[None]:
         yield
     except ClientError as error:
         message = clean_text(str(error))
-        if isinstance(error, UnreachableError):
+        if isinstance(error, ServerUnreachableError):
             message += f"; {hint}"
         elif error.status == 401:
             message += "; pass a key with --key, or set TURNWIRE_API_KEY"
@@ -101,7 +101,7 @@ class RemoteHost:
             try:
                 return find()
             except HostError as error:
-                raise UnreachableError(str(error), reason=str(error), is_sent=False) from error
+                raise ServerUnreachableError(str(error), reason=str(error), is_sent=False) from error
 
         # A person who waits at a terminal learns at once that no server is there.
         with host_errors(_CHAT_HINT):
