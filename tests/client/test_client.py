@@ -210,6 +210,20 @@ async def test_reader_that_gave_up_continues_when_the_server_is_back() -> None:
         assert [type(event) for event in await within(_all(turn.events()))] == [TokenEvent, DoneEvent]
 
 
+async def test_server_that_takes_connections_and_sends_nothing_is_given_up() -> None:
+    def answer(request: bytes) -> bytes:
+        return STREAM + START if request.startswith(b"POST") else STREAM
+
+    async with scripted(answer) as url, client_of(url, ONCE) as client:
+        turn = await within(client.start("Hello"))
+        with pytest.raises(ServerUnreachableError, match="the stream ended early"):
+            await within(_all(turn.events()))
+    async with scripted(lambda _: OK + b"<html>") as url, client_of(url, ONCE) as client:
+        for request in (client.start("Hello"), _all(client.turn("t1").events())):
+            with pytest.raises(ClientError, match="not the stream of a turn"):
+                await request
+
+
 # Requests and errors
 
 
@@ -313,7 +327,8 @@ async def test_async_client_does_what_the_server_can_do(tmp_path: Path) -> None:
 
         forked = await turn.fork(2, message="Again")
         assert (await within(forked.result())).forked_from == turn.id
-        assert forked.session_id == turn.session_id is not None
+        assert turn.session_id is not None
+        assert forked.session_id == turn.session_id
         assert [past.message for past in (await client.session(turn.session_id)).turns] == ["Hi", "Again"]
         assert [past.turn_id for past in await client.turns(limit=1)] == [forked.id]
 

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
 from turnwire.client.frames import FrameReader, sse_frames
-from turnwire.client.link import AWAY, PASSING, Outage, ServerLink
+from turnwire.client.link import PASSING, OpenStream, Outage, ServerLink
 from turnwire.client.values import (
     DEFAULT_URL,
     ConnectionLost,
@@ -30,9 +30,6 @@ from turnwire.client.values import (
 from turnwire.core.contracts import Gap, OnBusy, Reset
 from turnwire.core.events import Event
 from turnwire.core.turns import TurnState
-
-if TYPE_CHECKING:
-    import httpx
 
 T = TypeVar("T")
 
@@ -218,7 +215,7 @@ class AsyncTurnHandle:
         self._body = body
         self._idempotency_key = idempotency_key
         self._reader = FrameReader(after)
-        self._opened: tuple[httpx.Response, AsyncGenerator[bytes]] | None = None
+        self._opened: OpenStream | None = None
         self.is_reached = False
         """True once the server has answered, or may have received the message."""
 
@@ -285,31 +282,32 @@ class AsyncTurnHandle:
         reader = self._reader
         outage: Outage | None = None
         while not reader.is_done:
-            error: ClientError | None = None
+            error: ClientError = ServerUnreachableError("the stream ended early", reason="the stream ended early")
             try:
-                response, chunks = await self._take()
+                stream = await self._take()
                 if outage is not None and outage.is_reported:
+                    outage.is_reported = False
                     yield ConnectionRestored()
-                outage, reader.retry_seconds = None, None
-                if response.status_code == 204:
-                    return
+                reader.retry_seconds = None
                 try:
-                    async with aclosing(sse_frames(chunks)) as frames:
+                    if stream.status == 204:
+                        return
+                    async with aclosing(sse_frames(stream.chunks())) as frames:
                         async for frame in frames:
                             if (update := reader.read(frame)) is not None:
                                 yield update
                             if reader.is_done:
                                 return
                 finally:
-                    await chunks.aclose()
-                    await response.aclose()
+                    # A server that takes the connection and sends nothing is still away.
+                    outage = None if stream.has_data else outage
+                    await stream.close()
             except ClientError as failure:
                 error = failure
             # A draining server asks its readers to reconnect; that is reported only if the next attempt fails.
             seconds = None if outage is not None else reader.retry_seconds
             outage = outage or Outage()
-            if error is not None:
-                self._check(outage, error)
+            self._check(outage, error)
             if not outage.is_reported and seconds is None:
                 outage.is_reported = True
                 yield ConnectionLost(_reason(error))
@@ -369,43 +367,43 @@ class AsyncTurnHandle:
         """Close the stream that `start` has opened, if its events are not read. The turn goes on."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            await opened[0].aclose()
+            await opened.close()
 
-    async def _take(self) -> "tuple[httpx.Response, AsyncGenerator[bytes]]":
+    async def _take(self) -> OpenStream:
         opened, self._opened = self._opened, None
         return opened or await self._open()
 
-    async def _open(self) -> "tuple[httpx.Response, AsyncGenerator[bytes]]":
+    async def _open(self) -> OpenStream:
         """Open the stream after the last event; start the turn if it has no id yet."""
         try:
             if self._turn_id is None:
                 # A retry with the same key starts no second turn.
                 headers = {"Idempotency-Key": self._idempotency_key}
-                response, chunks = await self._link.open("POST", "/chat/stream", self._body, headers)
+                stream = await self._link.open("POST", "/chat/stream", self._body, headers)
             else:
                 headers = {"Last-Event-ID": self._reader.last_event_id} if self._reader.last_event_id else {}
                 path = f"/v1/turns/{_part(self._turn_id)}/events"
-                response, chunks = await self._link.open("GET", path, None, headers)
+                stream = await self._link.open("GET", path, None, headers)
         except ServerUnreachableError as error:
             if error.is_sent:
                 self.is_reached = True
             raise
         self.is_reached = True
-        self._turn_id = self._turn_id or cast("str | None", response.headers.get("X-Turn-Id"))
-        self._session_id = self._session_id or cast("str | None", response.headers.get("X-Session-Id"))
-        if self._turn_id is None:
-            await response.aclose()
+        self._turn_id = self._turn_id or cast("str | None", stream.headers.get("X-Turn-Id"))
+        self._session_id = self._session_id or cast("str | None", stream.headers.get("X-Session-Id"))
+        is_stream = stream.status == 204 or stream.headers.get("Content-Type", "").startswith("text/event-stream")
+        if self._turn_id is None or not is_stream:
+            await stream.close()
             raise ClientError(
-                "the answer does not name its turn; check that this is a Turnwire server", code="not_turnwire"
+                "the answer is not the stream of a turn; check that this is a Turnwire server", code="not_turnwire"
             )
-        return response, chunks
+        return stream
 
     def _check(self, outage: "Outage", error: ClientError) -> None:
         """Raise an error that a retry does not mend, or that has lasted too long."""
         limits = self._link.limits
         if not self.is_reached:
-            is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
-            if not is_away or outage.seconds >= limits.request_seconds:
+            if not self._link.is_worth_a_retry(outage, error):
                 raise error
         elif not isinstance(error, ServerUnreachableError | RefusedError) or error.status not in {0, *PASSING}:
             raise error
@@ -430,9 +428,7 @@ def _message(message: str, options: MessageOptions) -> tuple[dict[str, Any], str
     return {"message": message, **fields}, key
 
 
-def _reason(error: ClientError | None) -> str:
-    if error is None:
-        return "the stream ended early"
+def _reason(error: ClientError) -> str:
     return error.reason if isinstance(error, ServerUnreachableError) else f"HTTP status {error.status}"
 
 

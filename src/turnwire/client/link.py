@@ -33,6 +33,28 @@ class Outage:
         return time.monotonic() - self._began_at
 
 
+class OpenStream:
+    """An open response of a server, whose body is read in chunks."""
+
+    def __init__(self, response: "httpx.Response", chunks: AsyncGenerator[bytes]) -> None:
+        self.status = response.status_code
+        self.headers = response.headers
+        self.has_data = False
+        """True once anything was received, if only a heartbeat."""
+        self._response = response
+        self._chunks = chunks
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """Yield the body. Raise ServerUnreachableError if the connection breaks."""
+        async for chunk in self._chunks:
+            self.has_data = True
+            yield chunk
+
+    async def close(self) -> None:
+        await self._chunks.aclose()
+        await self._response.aclose()
+
+
 class ServerLink:
     """The connection to a server, wherever `find` finds it."""
 
@@ -61,23 +83,25 @@ class ServerLink:
             try:
                 return (await self._connection.send(method, path, body, headers)).content
             except ClientError as error:
-                is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
-                if not is_repeatable or not is_away or outage.seconds >= self.limits.request_seconds:
+                if not is_repeatable or not self.is_worth_a_retry(outage, error):
                     raise
                 await self.wait(outage, error)
 
-    async def open(
-        self, method: str, path: str, body: Any, headers: dict[str, str]
-    ) -> "tuple[httpx.Response, AsyncGenerator[bytes]]":
-        """Open a stream, and return its response and its chunks. Raise ClientError."""
+    def is_worth_a_retry(self, outage: Outage, error: ClientError) -> bool:
+        """Return True if the server seems to be away, and may be back within the limit of a request."""
+        is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
+        return is_away and outage.seconds + (error.retry_after or 0) < self.limits.request_seconds
+
+    async def open(self, method: str, path: str, body: Any, headers: dict[str, str]) -> OpenStream:
+        """Open a stream. Raise ClientError."""
         connection = self._connection
         response = await connection.open(method, path, body, headers)
-        return response, connection.chunks(response)
+        return OpenStream(response, connection.chunks(response))
 
-    async def wait(self, outage: Outage, error: ClientError | None, seconds: float | None = None) -> None:
+    async def wait(self, outage: Outage, error: ClientError, seconds: float | None = None) -> None:
         """Wait before the next attempt, by default for the backoff, and look for the server again."""
         outage.attempts += 1
-        if seconds is None and error is not None and error.retry_after is not None:
+        if seconds is None and error.retry_after is not None:
             seconds = min(error.retry_after, _MAX_RETRY_AFTER)
         await asyncio.sleep(self.limits.backoff.delay(outage.attempts) if seconds is None else seconds)
         try:
