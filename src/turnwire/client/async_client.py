@@ -285,11 +285,11 @@ class AsyncTurnHandle:
             error: ClientError = ServerUnreachableError("the stream ended early", reason="the stream ended early")
             try:
                 stream = await self._take()
-                if outage is not None and outage.is_reported:
-                    outage.is_reported = False
-                    yield ConnectionRestored()
                 reader.retry_seconds = None
                 try:
+                    if outage is not None and outage.is_reported:
+                        outage.is_reported = False
+                        yield ConnectionRestored()
                     if stream.status == 204:
                         return
                     async with aclosing(sse_frames(stream.chunks())) as frames:
