@@ -3,6 +3,7 @@
 Examples with a model use a scripted one, which calls the offered tool, if any, and then says good morning.
 """
 
+import asyncio
 import importlib.util
 import os
 import re
@@ -16,7 +17,7 @@ from unittest.mock import ANY
 import pytest
 
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
-from tests.serving import PATIENCE, error_of, quick_settings, saying, serving
+from tests.serving import PATIENCE, error_of, quick_settings, saying, serving, within
 from turnwire import Turnwire
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
@@ -52,7 +53,7 @@ def use_tool(request: Request) -> Answer:
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
-SCRIPTS = ("check_log",)
+SCRIPTS = ("check_log", "python_client", "python_client_async", "python_client_resume")
 """Examples without an agent."""
 ANSWERING = [
     pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else [])
@@ -100,6 +101,32 @@ def test_examples_of_tests_pass_without_a_key(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+async def test_clients_in_python_get_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model_server.keeps_alive = False
+    model_server.plan(calls(("weather", {"city": "Oslo", "days": 5})), says("Sunny all week."))
+    folder = ROOT / "docs" / "examples"
+    async with serving(load(folder / "approvals.py").app.lifespan) as server:
+        ask = load(folder / "python_client_async.py").ask
+        assert await within(ask("Oslo, five days", url=server.url)) == "Sunny all week."
+        assert "completed ['weather']" in capsys.readouterr().out
+    async with serving(Turnwire(saying("Good ", "morning."), settings=quick_settings(tmp_path))) as server:
+        ask = load(folder / "python_client.py").ask
+        assert await within(asyncio.to_thread(ask, "Hello", server.url)) == "Good morning."
+        assert capsys.readouterr().out == "Good morning."
+        assert await within(asyncio.to_thread(ask, " ", server.url)) is None
+        assert capsys.readouterr().out.startswith("422 invalid_request")
+        turn_id, log = await server.start("Hello"), tmp_path / "log"
+        frames = await server.whole(turn_id)
+        copy_log = load(folder / "python_client_resume.py").copy_log
+        log.write_text("\n".join(f"{frame.id} {frame.data}" for frame in frames[:3]))
+        await within(asyncio.to_thread(copy_log, turn_id, log, server.url))
+        assert log.read_text().splitlines() == [f"{frame.id} {frame.data}" for frame in frames]
 
 
 async def test_downloaded_log_is_checked_against_its_seal(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ def test_importing_emit_loads_no_framework() -> None:
     assert not loaded("-c", "from turnwire import Turn, emit") & {*HEAVY, *READERS, "markdown_it"}
 
 
+def test_importing_the_client_loads_no_server_and_no_http_library() -> None:
+    assert not loaded("-c", "from turnwire.client import AsyncClient, Client") & {*HEAVY, *SDKS, *READERS, "httpx"}
+
+
 def test_server_without_documents_loads_no_document_readers() -> None:
     code = "from turnwire import Turnwire\nasync def answer(turn): yield 'Hello'\nTurnwire(answer).asgi()"
     packages = loaded("-c", code)

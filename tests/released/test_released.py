@@ -47,6 +47,7 @@ PACKAGES = (
     "turnwire.agents.openai_agents",
     "turnwire.agents.pydantic_ai",
     "turnwire.core.events",
+    "turnwire.client",
     "turnwire.extensions.contract",
     "turnwire.retrieval",
     "turnwire.testing",

@@ -16,9 +16,10 @@ import typer
 from turnwire.cli.options import Data, Key, Url, complete_id, fail
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.client import Host, TurnUpdate
+    from turnwire.channels.console.host import Host
     from turnwire.channels.console.view import View
     from turnwire.cli.hosts import HostOptions
+    from turnwire.client import TurnUpdate
 
 # The exit codes of `ask`. Those above 128 are what a shell reports for SIGINT, SIGPIPE and SIGTERM.
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
@@ -257,8 +258,8 @@ def _run(program: Coroutine[Any, Any, int]) -> int:
 
 
 async def _run_to_exit_code(program: Coroutine[Any, Any, int]) -> int:
-    from turnwire.channels.console.client import HostError
     from turnwire.channels.console.conversation import UserLeft
+    from turnwire.channels.console.host import HostError
 
     _cancel_on_signals()
     try:

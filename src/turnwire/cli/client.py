@@ -6,11 +6,14 @@ The HTTP client is loaded when a command calls it, so that `--help` is quick.
 import asyncio
 import json
 import os
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.client import ServerAddress
+    from collections.abc import AsyncGenerator
+
+    from turnwire.client import AsyncClient, ServerAddress
 
 _ANNOUNCEMENT = "server.json"
 
@@ -32,7 +35,8 @@ def withdraw(data: Path) -> None:
 
 def announced_server(data: Path, key: str | None = None) -> "ServerAddress":
     """Return the address in the data folder, with `key` or the control token. Raise HostError if there is none."""
-    from turnwire.channels.console.client import HostError, ServerAddress
+    from turnwire.channels.console.host import HostError
+    from turnwire.client import ServerAddress
 
     try:
         announcement = json.loads((data / _ANNOUNCEMENT).read_text())
@@ -45,7 +49,8 @@ def announced_server(data: Path, key: str | None = None) -> "ServerAddress":
 
 def find_server(data: Path, url: str | None, key: str | None) -> "ServerAddress | None":
     """Return the server at `url`, or the running server that uses the data folder; None if there is neither."""
-    from turnwire.channels.console.client import HostError, ServerAddress
+    from turnwire.channels.console.host import HostError
+    from turnwire.client import ServerAddress
     from turnwire.stores.sqlite.disk import is_locked
 
     if url is not None:
@@ -60,10 +65,20 @@ def find_server(data: Path, url: str | None, key: str | None) -> "ServerAddress 
 
 def request(server: "ServerAddress", method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Send one JSON request and return the response. Raise HostError."""
-    from turnwire.channels.console.client import ServerClient
 
     async def send() -> dict[str, Any]:
-        async with ServerClient(server) as client:
-            return await client.call(method, path, body)
+        async with connected(server) as client:
+            return await client.request(method, path, body)
 
     return asyncio.run(send())
+
+
+@asynccontextmanager
+async def connected(server: "ServerAddress") -> "AsyncGenerator[AsyncClient]":
+    """Open a client that fails at once if no server answers, with a HostError for the person at the terminal."""
+    from turnwire.channels.console.host import host_errors
+    from turnwire.client import AsyncClient, ReconnectLimits
+
+    with host_errors():
+        async with AsyncClient(server, limits=ReconnectLimits(request_seconds=0)) as client:
+            yield client

@@ -186,7 +186,7 @@ def _model() -> Verdict:
 
 
 def _server(data: Path) -> Verdict:
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
     from turnwire.cli.client import announced_server, request
     from turnwire.stores.sqlite.disk import is_locked
 

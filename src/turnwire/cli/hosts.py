@@ -11,19 +11,11 @@ from rich.text import Text
 
 from turnwire.app import Turnwire
 from turnwire.channels.console.channel import ConsoleChannel
-from turnwire.channels.console.client import (
-    Exchange,
-    Host,
-    HostError,
-    PastSession,
-    ReceivedEvent,
-    RemoteHost,
-    ServerAddress,
-    TurnUpdate,
-)
+from turnwire.channels.console.host import Exchange, Host, HostError, PastSession, RemoteHost
 from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import load_agents
+from turnwire.client import ReceivedEvent, ServerAddress, TurnUpdate
 from turnwire.core.contracts import OnBusy
 from turnwire.core.errors import TurnwireError
 from turnwire.core.follow import follow

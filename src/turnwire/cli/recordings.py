@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import typer
 
+from turnwire.cli.client import connected
 from turnwire.cli.documents import open_documents
 from turnwire.cli.options import Data, Key, Url, fail, load_agents, load_settings, print_table
 from turnwire.cli.turns import TurnId, find_turn, known_turn_id, opened_archive
@@ -93,9 +94,9 @@ def _read(settings: "Settings", data: Path, turn_id: str | None) -> bytes:
 
 
 async def _download(url: str, key: str | None, turn: str | None) -> bytes:
-    from turnwire.channels.console.client import ServerAddress, ServerClient
+    from turnwire.client import ServerAddress
 
-    async with ServerClient(ServerAddress(url, key)) as client:
+    async with connected(ServerAddress(url, key)) as client:
         return await client.download(f"/v1/turns/{quote(await known_turn_id(client, turn), safe='')}/recording")
 
 
@@ -426,7 +427,7 @@ def _checked(read: Any, prefix: str = "") -> Any:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine, and end the command with the reason if it fails on purpose."""
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
     from turnwire.core.errors import TurnwireError
 
     try:

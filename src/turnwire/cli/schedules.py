@@ -129,7 +129,7 @@ def _last(schedule: dict[str, Any]) -> str:
 def _call(
     data: Path, url: str | None, key: str | None, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
 
     try:
         server = find_server(data, url, key)

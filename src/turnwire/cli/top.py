@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from turnwire.channels.console.client import ServerAddress
+    from turnwire.client import ServerAddress
 
 _COLOURS = {"running": "green", "waiting": "magenta", "queued": "yellow"}
 _MAX_TURNS = 1_000
@@ -35,7 +35,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print plain lines once; the default in a pipe.")] = False,
 ) -> None:
     """Watch the workers and the unfinished turns. Ctrl+C ends it."""
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
 
     server = find_server(data, url, key)
     try:

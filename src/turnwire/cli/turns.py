@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.client import find_server
+from turnwire.cli.client import connected, find_server
 from turnwire.cli.options import (
     ID_LENGTH,
     Data,
@@ -28,7 +28,7 @@ from turnwire.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.client import ServerClient
+    from turnwire.client import AsyncClient
     from turnwire.core.codec import LoggedEvent
     from turnwire.core.turns import TurnRecord
     from turnwire.reporting.timeline import Cost, Timeline
@@ -111,18 +111,16 @@ def fork(
     key: Key = None,
 ) -> None:
     """Start a turn that shares another one's log up to a position, and print its id. It needs a running server."""
-    from turnwire.channels.console.client import HostError, ServerClient
+    from turnwire.channels.console.host import HostError
 
     server = find_server(data, url, key)
     if server is None:
         fail("no server uses the data folder; start one with `turnwire serve`, or give --url")
-    body = {"position": position, "message": message, "agent": agent, "model": model}
 
     async def send() -> str:
-        async with ServerClient(server) as client:
-            path = f"/v1/turns/{quote(await known_turn_id(client, turn), safe='')}/fork"
-            chosen = {name: value for name, value in body.items() if value is not None}
-            return (await client.call("POST", path, chosen))["turn_id"]
+        async with connected(server) as client:
+            turn_id = await known_turn_id(client, turn)
+            return (await client.fork(turn_id, position, message=message, agent=agent, model=model)).id
 
     try:
         typer.echo(asyncio.run(send()))
@@ -296,7 +294,7 @@ def _read_timeline(data: Path, turn_id: str | None) -> "tuple[Timeline, Prices]"
 
 
 def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "tuple[Timeline, Prices]":
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
 
     try:
         return asyncio.run(_fetch(url, key, turn))
@@ -307,30 +305,30 @@ def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "tuple[Timel
 async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timeline, Prices]":
     import msgspec
 
-    from turnwire.channels.console.client import ServerAddress, ServerClient
+    from turnwire.client import ServerAddress
     from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.reporting.timeline import timeline_of
     from turnwire.settings import ModelPrice
 
     events: list[LoggedEvent] = []
-    async with ServerClient(ServerAddress(url, key)) as client:
+    async with connected(ServerAddress(url, key)) as client:
         path = f"/v1/turns/{quote(await known_turn_id(client, turn_id), safe='')}"
-        turn = await client.call("GET", path)
-        while page := (await client.call("GET", f"{path}/events?wait=0&after={len(events)}")).get("events"):
+        turn = await client.request("GET", path)
+        while page := (await client.request("GET", f"{path}/events?wait=0&after={len(events)}")).get("events"):
             for entry in page:
                 body = msgspec.json.encode(entry["event"])
                 events.append(LoggedEvent(entry["position"], entry["epoch"], entry["at"], body))
-        prices = (await client.call("GET", "/v1/prices"))["prices"]
+        prices = (await client.request("GET", "/v1/prices"))["prices"]
     started_at: str | None = turn["started_at"]
     started_ms = None if started_at is None else round(datetime.fromisoformat(started_at).timestamp() * 1000)
     return timeline_of(events, started_ms, now_ms()), {model: ModelPrice(**price) for model, price in prices.items()}
 
 
-async def known_turn_id(client: "ServerClient", part: str | None) -> str:
+async def known_turn_id(client: "AsyncClient", part: str | None) -> str:
     """Return the id of the newest turn, or of the recent turn whose id begins or ends with `part`."""
     if part is not None and len(part) >= ID_LENGTH:
         return part
-    recent = (await client.call("GET", f"/v1/turns?limit={1 if part is None else 200}"))["turns"]
+    recent = (await client.request("GET", f"/v1/turns?limit={1 if part is None else 200}"))["turns"]
     ids = [turn["turn_id"] for turn in recent]
     if part is not None:
         return complete_id(part, ids)

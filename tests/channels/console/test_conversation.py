@@ -10,9 +10,10 @@ import pytest
 from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
 from turnwire.channels.console import conversation
-from turnwire.channels.console.client import ReconnectLimits, RemoteHost, ServerAddress
 from turnwire.channels.console.conversation import Conversation, UserLeft
+from turnwire.channels.console.host import RemoteHost
 from turnwire.channels.console.keyboard import Keyboard
+from turnwire.client import ReconnectLimits, ServerAddress
 from turnwire.core.codec import encode_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -23,6 +24,8 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
+
+SNAPSHOT = b'{"turn_id":"t1","session_id":"s1","agent":"a","message":"Hello","phase":"running","position":1,"state":{}}'
 
 
 class ScriptedServer:
@@ -53,7 +56,7 @@ class ScriptedServer:
             self._stream = writer
             self.send(SessionEvent("s1", "t1", "agent"), MessageEvent("Pay", "anna", "http"))
         else:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + SNAPSHOT)
             writer.close()
             self.requests.put_nowait((path, body))
 

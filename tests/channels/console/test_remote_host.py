@@ -2,23 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.client.servers import proxied, scripted
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.client import (
+from turnwire.channels.console.host import HostError, RemoteHost
+from turnwire.client import (
     ConnectionLost,
     ConnectionRestored,
-    HostError,
-    LogNotice,
+    Gap,
     ReceivedEvent,
     ReconnectLimits,
-    RemoteHost,
     ServerAddress,
     TurnUpdate,
 )
@@ -28,53 +28,6 @@ from turnwire.core.events import TokenEvent
 PATIENT = ReconnectLimits(give_up_seconds=PATIENCE, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)
 QUICK = ReconnectLimits(give_up_seconds=1, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)
 """Limits for servers that do not come back."""
-
-
-class CuttingProxy:
-    """A proxy in front of a server that aborts its connections on demand."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._writers: list[asyncio.StreamWriter] = []
-        self.requests: list[bytes] = []
-        self.cut_after: int | None = None
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, back = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writers += [writer, back]
-        await asyncio.gather(self._up(reader, back), self._down(upstream, writer), return_exceptions=True)
-        writer.close()
-        back.close()
-
-    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(65_536):
-            self.requests.append(chunk)
-            writer.write(chunk)
-        writer.close()
-
-    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        passed = 0
-        while chunk := await reader.read(64):
-            writer.write(chunk)
-            passed += len(chunk)
-            if self.cut_after is not None and passed > self.cut_after:
-                self.cut()
-
-    def cut(self) -> None:
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.transport.abort()
-
-
-@asynccontextmanager
-async def proxied(port: int) -> AsyncIterator[tuple[CuttingProxy, str]]:
-    proxy = CuttingProxy(port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    try:
-        yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        proxy.cut()
 
 
 @asynccontextmanager
@@ -202,24 +155,7 @@ async def test_unreachable_server_raises_at_once_with_a_hint() -> None:
             await host.sessions(1)
 
 
-@asynccontextmanager
-async def scripted(answer: Callable[[bytes], bytes]) -> AsyncIterator[str]:
-    """Run a server that sends the test's response and closes the connection."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
-        writer.write(answer(head + await reader.readexactly(length)))
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
+SNAPSHOT = b'{"turn_id":"t1","session_id":"s1","agent":"a","message":"Hello","phase":"running","position":1,"state":{}}'
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Turn-Id: t1\r\nConnection: close\r\n\r\n"
 START = b'id: 1.1\ndata: {"type":"session","session_id":"s1","turn_id":"t1","agent":"a"}\n\n'
 TOKEN = b'id: 3.1\ndata: {"type":"token","content":"One "}\n\n'
@@ -236,7 +172,7 @@ async def test_gap_is_reported_and_repeated_events_are_skipped() -> None:
     gap = b'data: {"type":"gap","after":0,"first_kept":3,"state":{}}\n\n'
     async with scripted(lambda _: STREAM + START + gap + TOKEN + TOKEN + DONE) as url, host_of(url) as host:
         updates = await converse(host)
-        assert [type(update) for update in updates] == [ReceivedEvent, LogNotice, ReceivedEvent, ReceivedEvent]
+        assert [type(update) for update in updates] == [ReceivedEvent, Gap, ReceivedEvent, ReceivedEvent]
         assert text_of(updates) == "One "
 
 
@@ -270,7 +206,7 @@ async def test_decide_posts_the_decision() -> None:
 
     def answer(request: bytes) -> bytes:
         requests.append(request)
-        return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+        return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + SNAPSHOT
 
     async with scripted(answer) as url, host_of(url) as host:
         await host.decide("t1", "call/1", approved=True)

@@ -15,11 +15,12 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.text import Text
 
-from turnwire.channels.console.client import Host, HostError, ReceivedEvent, TurnUpdate
 from turnwire.channels.console.conversation import Conversation
+from turnwire.channels.console.host import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
 from turnwire.channels.console.view import View, one_line, render_answer
+from turnwire.client import ReceivedEvent, TurnUpdate
 from turnwire.core.events import DoneEvent, MessageEvent, SessionEvent
 
 COMMANDS = {

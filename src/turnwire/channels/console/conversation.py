@@ -7,17 +7,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, assert_never
 
-from turnwire.channels.console.client import (
-    ConnectionLost,
-    ConnectionRestored,
-    Host,
-    HostError,
-    LogNotice,
-    ReceivedEvent,
-    TurnUpdate,
-)
+from turnwire.channels.console.host import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
+from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
 from turnwire.core.codec import clean_text
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -294,8 +287,10 @@ class Conversation:
                     case ConnectionRestored():
                         self._view.notice(None)
                         self._view.line("reconnected, nothing was missed", "good")
-                    case LogNotice(text=text):
-                        self._view.line(text, "warning")
+                    case Gap():
+                        self._view.line("the beginning of this log was removed", "warning")
+                    case Reset():
+                        self._view.line("the server has another log now; it is shown from its start", "warning")
 
     async def _paint(self) -> None:
         while True:

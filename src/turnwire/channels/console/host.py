@@ -1,0 +1,161 @@
+"""Hosts of a terminal's turns. `RemoteHost` is a server; the embedded host is in `cli.hosts`."""
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, contextmanager
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from turnwire.client import (
+    AsyncClient,
+    AsyncTurnHandle,
+    ClientError,
+    ReconnectLimits,
+    ServerAddress,
+    ServerUnreachableError,
+    TurnUpdate,
+)
+from turnwire.core.codec import clean_text
+from turnwire.core.contracts import OnBusy
+
+_HINT = "check its address, or start one with `turnwire serve`"
+_CHAT_HINT = "start one with `turnwire serve`, or use --embedded to run without a server"
+
+
+class HostError(Exception):
+    """A request that failed. The message says why, and what to do."""
+
+
+@contextmanager
+def host_errors(hint: str = _HINT) -> Generator[None]:
+    """Raise every ClientError as a HostError that says what to do at a command line.
+
+    `hint` is for a server that does not answer.
+    """
+    try:
+        yield
+    except ClientError as error:
+        message = clean_text(str(error))
+        if isinstance(error, ServerUnreachableError):
+            message += f"; {hint}"
+        elif error.status == 401:
+            message += "; pass a key with --key, or set TURNWIRE_API_KEY"
+        raise HostError(message) from error
+
+
+class PastSession(Struct, frozen=True):
+    id: str
+    title: str
+    turn_count: int
+
+
+class Exchange(Struct, frozen=True):
+    """A message and its answer."""
+
+    message: str
+    answer: str
+
+
+class Host(Protocol):
+    """Runs turns and knows past sessions. Every method may raise HostError."""
+
+    @property
+    def name(self) -> str:
+        """Return the host's name for a person to read."""
+        ...
+
+    def converse(
+        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+    ) -> AsyncGenerator[TurnUpdate]:
+        """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
+        ...
+
+    async def cancel(self, turn_id: str) -> None: ...
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None: ...
+
+    async def sessions(self, limit: int) -> list[PastSession]:
+        """Return the sessions, newest first."""
+        ...
+
+    async def last_exchange(self, session_id: str) -> Exchange | None: ...
+
+    async def agents(self) -> list[str]:
+        """Return the agents' names; empty if the host does not publish them."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+CHAT_LIMITS = ReconnectLimits(give_up_seconds=60)
+
+
+class RemoteHost:
+    """A server, over HTTP. A lost connection is resumed after the last event that was read."""
+
+    def __init__(self, find: Callable[[], ServerAddress], limits: ReconnectLimits = CHAT_LIMITS) -> None:
+        """`find` is called again after a lost connection: a restarted server may listen on another address."""
+
+        def locate() -> ServerAddress:
+            try:
+                return find()
+            except HostError as error:
+                raise ServerUnreachableError(str(error), reason=str(error), is_sent=False) from error
+
+        # A person who waits at a terminal learns at once that no server is there.
+        with host_errors(_CHAT_HINT):
+            self._client = AsyncClient(locate, limits=msgspec.structs.replace(limits, request_seconds=0))
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    async def converse(
+        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+    ) -> AsyncGenerator[TurnUpdate]:
+        turn = self._client.draft(message, session_id=session_id, agent=agent, on_busy=on_busy)
+        try:
+            async with aclosing(turn.updates()) as updates:
+                async for update in updates:
+                    yield update
+        except ClientError as error:
+            with host_errors(_lost_hint(turn)):
+                raise error
+
+    async def cancel(self, turn_id: str) -> None:
+        with host_errors(_CHAT_HINT):
+            await self._client.cancel(turn_id)
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
+        with host_errors(_CHAT_HINT):
+            await self._client.decide(turn_id, call_id, approved=approved, reason=reason)
+
+    async def sessions(self, limit: int) -> list[PastSession]:
+        with host_errors(_CHAT_HINT):
+            page = await self._client.sessions(limit=limit)
+        return [
+            PastSession(session.id, clean_text(session.title or ""), session.turn_count) for session in page.sessions
+        ]
+
+    async def last_exchange(self, session_id: str) -> Exchange | None:
+        with host_errors(_CHAT_HINT):
+            session = await self._client.session(session_id, limit=1)
+            if not session.turns:
+                return None
+            turn = session.turns[-1]
+            state = (await self._client.snapshot(turn.turn_id)).state
+        return Exchange(clean_text(turn.message), clean_text(state.text))
+
+    async def agents(self) -> list[str]:
+        return []
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _lost_hint(turn: AsyncTurnHandle) -> str:
+    """Return what a person can do about a server that does not answer."""
+    if not turn.is_reached:
+        return _CHAT_HINT
+    return f"start the server again, then run `turnwire tail {turn.id if turn.is_started else ''}".rstrip() + "`"
