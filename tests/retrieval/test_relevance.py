@@ -49,6 +49,16 @@ async def test_row_of_settings_answers_a_question_that_names_it() -> None:
     assert "30 days" in block
 
 
+@pytest.mark.parametrize("name", ["`green_tea`", "`green_tea` `{brewed}`", "`green_tea` · `GREEN_TEA`", "418"])
+async def test_row_of_a_reference_answers_no_question_that_does_not_name_it(name: str) -> None:
+    assert await chosen(BREW, f"| {name} | tea | green tea is brewed hot |") == []
+
+
+async def test_row_of_a_status_answers_a_question_that_names_it() -> None:
+    (block,) = await chosen("What does the status 418 mean?", "| 418 | `teapot` | the status of a teapot |")
+    assert "teapot" in block
+
+
 @pytest.mark.parametrize("question", ["How do I brew tea?", "How can tea be brewed?", "Which command brews tea?"])
 async def test_code_is_quoted_if_the_question_asks_how(question: str) -> None:
     assert asks_how(question)

@@ -29,7 +29,7 @@ _HOW_TO = re.compile(
     r"|\b(?:show|example|install|set ?up|configure|snippet)\b",
     re.IGNORECASE,
 )
-_NAMED_ROW = re.compile(r"\|\s*`[^`|]+`(?:,\s*`[^`|]+`)*\s*\|")
+_NAMED_ROW = re.compile(r"\|\s*(?:`[^`|]+`(?:[,·/\s]*`[^`|]+`)*|\d+)\s*\|")
 _MAX_COLUMNS = 3
 _CODE = re.compile(r"`([^`]+)`")
 
@@ -90,9 +90,10 @@ class BlockRanker:
         if block.kind != "table":
             return True
         last_row = block.text.rpartition("\n")[2]
-        # A row of settings or the like answers only a question that names it.
+        # A row of settings, metrics, statuses or the like answers only a question that names it.
         if row := _NAMED_ROW.match(last_row):
-            return any(name in self._question for name in _CODE.findall(row[0]))
+            names = _CODE.findall(row[0]) or [row[0].strip("| ")]
+            return any(name in self._question for name in names)
         # One row of a wide table cannot be read alone.
         return len(block.parts) > 1 or last_row.count("|") - 1 <= _MAX_COLUMNS
 
