@@ -7,17 +7,23 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import SQLiteSession
 from msgspec.structs import replace
 
+from tests.contracts.agent_cases import langgraph as langgraph_case
+from tests.contracts.agent_cases import openai_agents as openai_case
 from tests.contracts.agents import CASES, PATIENT, AgentCase
 from tests.contracts.test_agent_steering import BERGEN, OSLO, Office, steer
 from tests.contracts.turns import followed
 from tests.contracts.wires import WIRES
-from tests.core.desk import Desk, wait_until_suspended
+from tests.core.desk import Desk, open_actor_desk, wait_until_suspended
 from tests.scripted_model import Plan, ScriptedModel, calls, fails, model_server, says, thinks
+from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Agent, keeps_journal
 from turnwire.core.emit import emit
@@ -26,6 +32,7 @@ from turnwire.core.events import InputEvent, StatusEvent, ToolCallEvent
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
 from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["model_server"]
 
@@ -291,3 +298,51 @@ async def test_messages_that_entered_a_turn_enter_its_replay(case: AgentCase, mo
         await replay_turn(joined, agent)
     await close(case, built)
     assert len(model_server.requests) == 3
+
+
+async def test_replay_leaves_the_thread_of_a_graph_alone(model_server: ScriptedModel, tmp_path: Path) -> None:
+    box = Toolbox()
+    graph = langgraph_case.build(
+        model_server.url, box.tools, api="chat", timeout=PATIENT, asks=["send"], folder=tmp_path
+    )
+    model_server.plan(
+        calls(("weather", {"city": "Oslo"}), ids=["a1"]),
+        calls(("send", {"to": "bob"}), ids=["a2"]),
+        says("It is sent."),
+    )
+    async with open_actor_desk(MemoryStore(), LangGraphAgent(graph)) as desk:
+        turn = await desk.start("Question")
+        await wait_until_suspended(desk, turn)
+        await desk.runner.decide(turn.id, "a2", approved=True, by="ann")
+        await followed(desk.store, turn.id)
+        recording = await take_recording(desk, turn.id)
+    before = [found.checkpoint["id"] async for found in graph.checkpointer.alist(None)]
+    check_identical(recording, await replay_turn(recording, LangGraphAgent(graph)))
+    assert [found.checkpoint["id"] async for found in graph.checkpointer.alist(None)] == before
+    await langgraph_case.close(graph)
+
+
+async def test_replay_leaves_the_session_of_the_sdk_alone(model_server: ScriptedModel, tmp_path: Path) -> None:
+    box = Toolbox()
+    built = openai_case.build(model_server.url, box.tools, api="chat", timeout=PATIENT)
+    sessions: list[SQLiteSession] = []
+
+    def open_session(turn: Any) -> SQLiteSession:
+        sessions.append(SQLiteSession(turn.session_id, tmp_path / "sessions.db"))
+        return sessions[-1]
+
+    agent = OpenAIAgentsAgent(built, session=open_session)
+    model_server.plan(says("Hello."), calls(("weather", {"city": "Oslo"}), ids=["a1"]), says("It is snowing."))
+    async with open_actor_desk(MemoryStore(), agent) as desk:
+        first = await desk.start("Hi")
+        await followed(desk.store, first.id)
+        turn = await desk.start("Question", session_id=first.session_id)
+        await followed(desk.store, turn.id)
+        recording = await take_recording(desk, turn.id)
+    before = await sessions[0].get_items()
+    await sessions[0].add_items([{"role": "user", "content": "Later"}])
+    check_identical(recording, await replay_turn(recording, agent))
+    assert await sessions[0].get_items() == [*before, {"role": "user", "content": "Later"}]
+    for session in sessions:
+        session.close()
+    await openai_case.close(built)

@@ -448,7 +448,7 @@ class _ReplayRun:
     async def diverge_at_unknown_call(self, entry: JournalEntry, next_call: RecordedCall | None) -> NoReturn:
         position = self._end_position if next_call is None else next_call.since + 1
         recorded = "" if next_call is None else _describe_call(next_call.entry)
-        # The name of a model is part of a call's place, so another model is another call.
+        # In recordings of older versions, the name of a model is part of a call's place.
         what: Difference = "model" if next_call and entry.kind == "model" == next_call.entry.kind else "call"
         try:
             self._diverge(position, what, recorded, _describe_call(entry), path=entry.agent_path)
