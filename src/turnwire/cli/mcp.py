@@ -11,7 +11,7 @@ import typer
 from turnwire.cli.options import Data, Key, Url, fail
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.client import ServerAddress
+    from turnwire.client import ServerAddress
     from turnwire.wires.mcp.stdio import McpAddress
 
 _FAILED, _USAGE = 1, 2
@@ -43,7 +43,7 @@ def mcp(
 
     They are those of a running server, found by the data folder or --url; or of this process.
     """
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
     from turnwire.cli.client import announced_server, find_server
 
     runs_here = embedded or bool(agent or docs)
@@ -84,7 +84,7 @@ def _address(server: "ServerAddress") -> "McpAddress":
 
 async def _serve_embedded(data: Path, agents: list[str], docs: list[Path]) -> None:
     from turnwire.app import Turnwire
-    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.host import HostError
     from turnwire.cli.options import load_agents
     from turnwire.core.errors import TurnwireError
     from turnwire.settings import Settings
