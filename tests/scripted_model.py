@@ -11,6 +11,7 @@ from turnwire.testing.scripted_server import (
     Failure,
     ModelRequest,
     Plan,
+    Reply,
     ScriptedAnswer,
     ScriptedModel,
     breaks,
@@ -38,6 +39,7 @@ __all__ = [
     "Answer",
     "Failure",
     "Plan",
+    "Reply",
     "Request",
     "ScriptedModel",
     "breaks",
@@ -59,7 +61,7 @@ __all__ = [
 ]
 
 
-def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the texts, calls and results of a model request, in one form for both APIs."""
     entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:

@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.scripted_model import Answer, Request, calls, said, says
+from tests.scripted_model import Answer, Request, calls, says
+from tests.scripted_model import conversation_of as said
 from turnwire.tools import progress
 
 IDEMPOTENT = ("look", "count", "ask_scout")

@@ -26,13 +26,13 @@ from tests.scripted_model import (
     garbles,
     hangs,
     model_server,
-    said,
     says,
     silent,
     thinks,
     too_long,
     truncates,
 )
+from tests.scripted_model import conversation_of as said
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError

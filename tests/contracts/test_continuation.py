@@ -19,7 +19,8 @@ from tests.contracts.agents import MODULES
 from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
-from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, said, says
+from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, says
+from tests.scripted_model import conversation_of as said
 from turnwire.agents.event_queue import EventQueue
 from turnwire.assembly import as_agent
 from turnwire.core import metrics

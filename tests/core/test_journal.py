@@ -248,11 +248,11 @@ async def test_tool_that_broke_off_does_not_run_again_if_the_agent_has_changed_i
     class Fickle(Player):
         """Says once that the tool may be repeated: when the turn is taken over, and not when the tool begins."""
 
-        asked = 0
+        questions = 0
 
         def repeats(self, tool: str) -> bool:
-            self.asked += 1
-            return self.asked == 1
+            self.questions += 1
+            return self.questions == 1
 
     player = Fickle(two_steps, stops_at="find")
     turn = await lose(store, player)

@@ -71,7 +71,7 @@ def print_office_report(verdict: OfficeVerdict) -> None:
         ("… that never got further and were closed", verdict.closed),
         ("model requests", verdict.requests),
         ("tool runs", verdict.tool_runs),
-        ("repeats that a person allowed", verdict.asked),
+        ("repeats that a person allowed", verdict.approvals),
         ("takeovers, p50 and slowest", _times(verdict.takeovers)),
         ("violations", len(verdict.broken)),
     ]

@@ -67,7 +67,7 @@ class OfficeVerdict(Struct, kw_only=True):
     requests: int = 0
     replayed: int = 0
     tool_runs: int = 0
-    asked: int = 0
+    approvals: int = 0
     takeovers: list[float] = field(default_factory=list[float])
     broken: list[str] = field(default_factory=list[str])
 
@@ -379,7 +379,7 @@ class OfficeCampaign:
         verdict.replayed += sum(1 for key in ended if started[key]) if restarts else 0
         # Tools
         allowed = _allowed_repeats(events)
-        verdict.asked += allowed.total()
+        verdict.approvals += allowed.total()
         for call_id, (name, times) in tools.items():
             if runs.get(name, 0) > times:
                 broken.append(f"{name} ran {runs[name]} times, and {times} runs were recorded")

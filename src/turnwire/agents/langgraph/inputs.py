@@ -39,7 +39,7 @@ async def stream_steered(
                 yield item
         return
     if not graph.checkpointer:
-        graph = graph.copy(update={"checkpointer": InMemorySaver(serde=cast("Any", _References()))})
+        graph = graph.copy(update={"checkpointer": InMemorySaver(serde=cast("Any", _ObjectReferences()))})
         options = {"durability": "exit", **options}
     steps = 0
     while True:
@@ -84,7 +84,7 @@ async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig,
     await saver.aput(saved.config, checkpoint, {**saved.metadata, "source": "update"}, {"messages": version})
 
 
-class _References:
+class _ObjectReferences:
     """A serialiser for a checkpointer in memory that keeps the objects themselves."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, Any]:
