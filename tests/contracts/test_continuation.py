@@ -240,8 +240,8 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
         assert models == ledger.requests["000"]
         # Parallel calls may interleave, so no turn writes less; the last write is always made.
         counter.desk = desk
-        # The stores differ in nothing that an agent sees, so that a part of the positions is enough for two of them.
-        first, step = {MemoryStore: (1, 1), SqliteStore: (1, 4), PostgresStore: (3, 4)}[type(store)]
+        # The stores differ in nothing that an agent sees, so the positions are shared between them.
+        first, step = {MemoryStore: (1, 2), SqliteStore: (2, 4), PostgresStore: (4, 4)}[type(store)]
         tags = [f"{number:03}" for number in range(first, counter.writes[turn.id] + 1, step)]
         turns = {tag: await desk.start(f"Go {tag}") for tag in tags}
         deciding = [asyncio.create_task(decide_all(desk, each, ledger, counter.lost)) for each in turns.values()]

@@ -30,6 +30,7 @@ from turnwire.core.inputs import JOINS
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
+_TURNWIRE = version("turnwire")  # Read here, since it is in a file.
 VERSION = 1
 _NOT_RECORDED = ("resumption", "progress")
 
@@ -111,7 +112,7 @@ def encode_recording(recording: TurnRecording) -> bytes:
 
 def _lines(recording: TurnRecording) -> Iterator[bytes]:
     turn = {name: value for name, value in _plain(recording.turn).items() if name not in _NOT_RECORDED}
-    yield ascii_json({"recording": VERSION, "turnwire": version("turnwire"), "turn": turn})
+    yield ascii_json({"recording": VERSION, "turnwire": _TURNWIRE, "turn": turn})
     for logged in recording.events:
         yield b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
             *(logged.position, logged.epoch, logged.at),
