@@ -18,6 +18,7 @@ from tests.contracts.agents import CASES, AgentCase
 from tests.contracts.test_agent_steering import OSLO, Office, messages_of_user, steer
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, open_actor_desk
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Reply, Request, ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.langgraph import LangGraphAgent
@@ -32,7 +33,8 @@ from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 QUESTION = "How is the tea?"
 OTHER = "And the coffee?"

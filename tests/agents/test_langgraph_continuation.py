@@ -34,6 +34,7 @@ from tests.core.desk import (
     wait_for_events,
     wait_until_suspended,
 )
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Request, ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.langgraph.continuation import check_hooks
@@ -41,7 +42,8 @@ from turnwire.core.contracts import Store, keeps_journal, resumes
 from turnwire.core.events import RestartEvent, TokenEvent, ToolResultEvent
 from turnwire.core.turns import TurnRecord
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 
 class Office:

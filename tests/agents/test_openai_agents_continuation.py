@@ -22,6 +22,7 @@ from tests.core.desk import (
     wait_for_events,
     wait_until_suspended,
 )
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.core.contracts import Store, keeps_journal, resumes
@@ -29,7 +30,8 @@ from turnwire.core.events import Event, HandoffEvent, RestartEvent, TokenEvent, 
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 
 class Office:

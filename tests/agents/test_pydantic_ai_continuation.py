@@ -27,6 +27,7 @@ from tests.core.desk import (
     wait_for_events,
     wait_until_suspended,
 )
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
 from turnwire.core.contracts import Store, keeps_journal, resumes
@@ -36,7 +37,8 @@ from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.contracts.agents import CASES, AgentCase
 from tests.contracts.test_agent import case, only, outcome, said, seen, text
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, wait_until_suspended
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.contracts import resumes
 from turnwire.core.events import (
@@ -24,7 +25,8 @@ from turnwire.core.events import (
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
-__all__ = ["case", "model_server"]
+__all__ = ["case", "lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 OSLO = calls(("weather", {"city": "Oslo"}), ids=["call_oslo"])
 BERGEN = calls(("weather", {"city": "Bergen"}), ids=["call_bergen"])

@@ -19,6 +19,7 @@ from tests.contracts.agents import MODULES
 from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversation_of, model_server, says
 from turnwire.agents.event_queue import EventQueue
 from turnwire.assembly import as_agent
@@ -46,7 +47,8 @@ from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 OFFICES = [module for module in MODULES if hasattr(module, "build_office")]
 # All turns run at once, on one worker.

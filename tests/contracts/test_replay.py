@@ -21,6 +21,7 @@ from tests.contracts.test_agent_steering import BERGEN, OSLO, Office, steer
 from tests.contracts.turns import followed
 from tests.contracts.wires import WIRES
 from tests.core.desk import Desk, open_actor_desk, wait_until_suspended
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Plan, ScriptedModel, calls, fails, model_server, says, thinks
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
@@ -34,7 +35,8 @@ from turnwire.core.recording import TurnRecording, decode_recording, encode_reco
 from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
 from turnwire.stores.memory import MemoryStore
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 JOURNALED = (
     "chat_completions",

@@ -1,0 +1,18 @@
+"""For tests that lose workers in the middle of an SDK's request: nobody closes the connections to the model then."""
+
+import gc
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+IGNORED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def lost_connections_are_collected() -> Iterator[None]:
+    """Collect them at the end of the test, so that no later test is blamed for them."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
