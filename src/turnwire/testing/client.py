@@ -114,9 +114,9 @@ class AgentClient:
 
         With the `session_id` of an earlier turn, the agent gets that conversation; `history` is for a new one.
         """
-        given = {**(options or {}), **({"history": to_builtins(history)} if history else {})}
+        chosen = {**(options or {}), **({"history": to_builtins(history)} if history else {})}
         request = TurnRequest(
-            principal=principal, message=message, session_id=session_id, agent=agent, options=given, channel="test"
+            principal=principal, message=message, session_id=session_id, agent=agent, options=chosen, channel="test"
         )
         accepted = await self.turnwire.runner.start(request)
         return await self._settled(accepted.record)
