@@ -86,13 +86,13 @@ def shared_database() -> PostgresServer:
 
 
 @contextmanager
-def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
-    """Run all these servers at once, each new, with its own port and folder."""
+def serving(names: Iterable[str], **variables: str) -> Iterator[dict[str, Server]]:
+    """Run all these servers at once, each new, with its own port and folder, and these environment variables."""
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for name in names:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-            environment: dict[str, str] = {}
+            environment = dict(variables)
             if name == "postgres":
                 database = shared_database()
                 environment["TURNWIRE_DATABASE_URL"] = database.url(database.new_database())

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import measure
 from bench.model_server import WORD
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.stores.memory import MemoryStore
 

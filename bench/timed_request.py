@@ -15,13 +15,19 @@ Read = tuple[float, bytes]
 
 def ask(port: int, request: bytes, marks: Sequence[bytes]) -> list[float]:
     """Return the milliseconds from the request to each mark. Raise BenchError for an incomplete response."""
+    _, reads = exchange(port, request)
+    return mark_times(reads, marks)
+
+
+def exchange(port: int, request: bytes) -> tuple[float, list[Read]]:
+    """Return the time of the request, in seconds, and the parts of the response with the milliseconds since then."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         reads: list[Read] = []
         sent_at = time.perf_counter()
         connection.sendall(request)
         while piece := connection.recv(READ_SIZE):
             reads.append(((time.perf_counter() - sent_at) * 1000, piece))
-    return mark_times(reads, marks)
+    return sent_at, reads
 
 
 def mark_times(reads: Sequence[Read], marks: Sequence[bytes]) -> list[float]:

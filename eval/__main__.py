@@ -5,6 +5,8 @@ python -m eval --beir scifact --semantic        a BEIR folder: corpus.jsonl, que
 python -m eval --squad xquad.en.json --beside python-docs/
                                                 questions with answers, in SQuAD format; the BEIR corpus of
                                                 --beside is mixed in, and alone must lead to refusals
+python -m eval --handbook share/doc/rust/html/cargo --semantic
+                                                The Cargo Book, which comes with Rust, and the questions about it
 """
 
 import argparse
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from eval.beir import read_beir, read_corpus
 from eval.bench import measure_answers, measure_ranking, measure_refusals, sampled, shelf
-from eval.own import HELD_OUT, NEWCOMERS, QUESTIONS, read_documents, read_own
+from eval.own import BLIND, HELD_OUT, NEWCOMERS, QUESTIONS, read_documents, read_handbook, read_own
 from eval.squad import read_squad
 
 
@@ -23,25 +25,31 @@ def main() -> None:
     parser.add_argument("--beir", type=Path, action="append", default=[], help="a folder in BEIR format; repeatable")
     parser.add_argument("--squad", type=Path, action="append", default=[], help="a file in SQuAD format; repeatable")
     parser.add_argument("--beside", type=Path, help="a BEIR folder whose corpus is mixed in with --squad")
+    parser.add_argument("--handbook", type=Path, help="the folder of The Cargo Book, in HTML")
     parser.add_argument("--semantic", action="store_true", help="use semantic search too (slow for large collections)")
     parser.add_argument("--most", type=int, help="the most questions of each collection")
+    parser.add_argument("--database-url", help="an empty PostgreSQL database for the index, instead of a SQLite file")
     asyncio.run(_measure(parser.parse_args()))
 
 
 async def _measure(options: argparse.Namespace) -> None:
-    if not options.beir and not options.squad:
+    if not options.beir and not options.squad and not options.handbook:
         await _own(options)
+    if options.handbook:
+        collection = read_handbook(options.handbook)
+        async with shelf(collection.documents, semantic=options.semantic) as filled:
+            _show(f"{collection.name}: answers", await measure_answers(filled, collection.questions))
     for folder in options.beir:
         collection = read_beir(folder)
-        async with shelf(collection.documents, semantic=options.semantic) as filled:
+        async with shelf(collection.documents, semantic=options.semantic, database_url=options.database_url) as filled:
             _show(f"{collection.name}: ranking", await measure_ranking(filled, sampled(collection, options.most)))
     for path in options.squad:
         await _squad(path, options)
 
 
 async def _own(options: argparse.Namespace) -> None:
-    async with shelf(read_documents(), semantic=options.semantic) as filled:
-        for path in (QUESTIONS, NEWCOMERS, HELD_OUT):
+    async with shelf(read_documents(), semantic=options.semantic, database_url=options.database_url) as filled:
+        for path in (QUESTIONS, NEWCOMERS, HELD_OUT, BLIND):
             name, questions = path.stem.replace("_", " "), read_own(path=path).questions
             answerable = [question for question in questions if question.gains]
             _show(f"{name}: ranking", await measure_ranking(filled, answerable))
@@ -57,11 +65,13 @@ async def _squad(path: Path, options: argparse.Namespace) -> None:
     # Two collections may use the same names.
     beside = [replace(document, name=f"beside/{document.name}") for document in corpus]
     questions = sampled(collection, options.most)
-    async with shelf([*collection.documents, *beside], semantic=options.semantic) as filled:
+    async with shelf(
+        [*collection.documents, *beside], semantic=options.semantic, database_url=options.database_url
+    ) as filled:
         _show(f"{collection.name}: ranking", await measure_ranking(filled, questions))
         _show(f"{collection.name}: answers", await measure_answers(filled, questions))
     if beside:
-        async with shelf(beside, semantic=options.semantic) as filled:
+        async with shelf(beside, semantic=options.semantic, database_url=options.database_url) as filled:
             _show(f"{collection.name}: off topic", await measure_refusals(filled, questions))
 
 

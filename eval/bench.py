@@ -2,8 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +15,12 @@ from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, paragraphs, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
+from turnwire.retrieval.index.contract import DocumentLibrary
 from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.postgres import PostgresLibrary
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 from turnwire.retrieval.synthesis import stream_synthesis
+from turnwire.stores.postgres.shared_database import SharedDatabase
 
 _ROOT = "collection"
 _DEPTH = 50
@@ -27,16 +30,17 @@ _DEPTH = 50
 class Shelf:
     """A library with a collection. `names` maps a document's id to its name."""
 
-    library: Library
+    library: DocumentLibrary
     searcher: Searcher
     names: dict[str, str] = field(default_factory=dict)
 
 
 @asynccontextmanager
-async def shelf(documents: Sequence[Document], *, semantic: bool) -> AsyncIterator[Shelf]:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Library(Path(folder, "documents.db"))
-        library.open()
+async def shelf(
+    documents: Sequence[Document], *, semantic: bool, database_url: str | None = None
+) -> AsyncIterator[Shelf]:
+    """Yield a library with these documents, in a SQLite file or in an empty PostgreSQL database."""
+    with opened_library(database_url) as library:
         vectors = VectorIndex(library, MiniLM()) if semantic else None
         filled = Shelf(library, Searcher(library, vectors))
         batch = [_new(document) for document in documents]
@@ -50,13 +54,35 @@ async def shelf(documents: Sequence[Document], *, semantic: bool) -> AsyncIterat
         finally:
             if vectors is not None:
                 await vectors.close()
-            library.close()
+
+
+@contextmanager
+def opened_library(database_url: str | None) -> Iterator[DocumentLibrary]:
+    if database_url is None:
+        with tempfile.TemporaryDirectory() as folder:
+            library = Library(Path(folder, "documents.db"))
+            library.open()
+            try:
+                yield library
+            finally:
+                library.close()
+        return
+    database = SharedDatabase(database_url)
+    shared = PostgresLibrary(database)
+    shared.open()
+    try:
+        if shared.count() != (0, 0):
+            raise SystemExit(f"there are documents in {shared.location}; name an empty database")
+        yield shared
+        shared.forget_root(_ROOT)
+    finally:
+        database.close()
 
 
 def _new(document: Document) -> NewDocument:
     text = clean_text(document.text) or " "
     content = text.encode()
-    if format_of(document.name) == "markdown":
+    if format_of(document.name) in ("html", "markdown"):
         parsed = parse(document.name, content)
     else:
         parsed = ParsedDocument(text, paragraphs(text), clean_text(document.title) or " ")

@@ -50,7 +50,7 @@ async def main() -> None:
 
 
 async def rank(searcher: Searcher, question: str) -> Ranking:
-    matcher = await match_question(question, searcher)
+    matcher = await match_question(question, searcher, None)
     search = EvidenceSearch(searcher, matcher, None, None, None)
     evidence = await search.run(question, CANDIDATES)
     return await BlockRanker(question, matcher, searcher.similarities).rank(evidence)

@@ -5,7 +5,10 @@ answers it, and may name other texts that do (`also`); a test fails when one is 
 other software, an `off_topic` question about anything else: both should be refused.
 
 The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what
-people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure.
+people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure, and so do
+those in `blind_questions.jsonl`: their passages were drawn at random, and they were written before any answer was seen.
+The questions in `cargo_questions.jsonl` are the same for a handbook of another project, The Cargo Book, which comes
+with Rust as a folder of HTML files and is not bundled here.
 """
 
 import json
@@ -20,8 +23,11 @@ ROOT = Path(__file__).parents[1]
 QUESTIONS = Path(__file__).parent / "own_questions.jsonl"
 NEWCOMERS = Path(__file__).parent / "newcomer_questions.jsonl"
 HELD_OUT = Path(__file__).parent / "held_out_questions.jsonl"
+BLIND = Path(__file__).parent / "blind_questions.jsonl"
+CARGO = Path(__file__).parent / "cargo_questions.jsonl"
 KINDS = ("answerable", "near_miss", "off_topic")
 
+_HANDBOOK_FOLDERS = ("getting-started", "guide", "reference")
 _HEADING = re.compile(r"(#{1,6})\s+(.*\S)")
 
 
@@ -36,13 +42,23 @@ class OwnQuestion:
 
 
 def read_own(root: Path = ROOT, path: Path = QUESTIONS) -> Collection:
-    questions = [
+    return Collection("own documentation", read_documents(root), _collected(path))
+
+
+def read_handbook(folder: Path, path: Path = CARGO) -> Collection:
+    """Return the HTML pages of a handbook, without those of its commands, and the questions about it."""
+    pages = [page for page in sorted(folder.rglob("*.html")) if page.parent.name in _HANDBOOK_FOLDERS]
+    documents = [Document(page.relative_to(folder).as_posix(), "", page.read_text("utf-8")) for page in pages]
+    return Collection("cargo questions", documents, _collected(path))
+
+
+def _collected(path: Path) -> list[Question]:
+    return [
         Question(str(number), own.question, {own.document: 1.0}, (own.answer, *own.also))
         if own.kind == "answerable"
         else Question(str(number), own.question, kind=own.kind)
         for number, own in enumerate(read_questions(path), start=1)
     ]
-    return Collection("own documentation", read_documents(root), questions)
 
 
 def read_questions(path: Path = QUESTIONS) -> list[OwnQuestion]:

@@ -2,8 +2,8 @@
 
 A test that needs a browser, Node, PostgreSQL or another process is marked `browser`, `node`, `postgres` or `process`:
 by its folder, by the fixtures it uses, by the store it runs on, or by a decorator where nothing else tells; one that
-takes a minute is marked `long`. `NEEDS` is all of them; `scripts/test --fast` runs the others. A test that starts a
-program and has no such mark fails.
+takes several seconds is marked `long`. `NEEDS` is all of them; `scripts/test --fast` runs the others. A test that
+starts a program and has no such mark fails.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.contracts.stores import backend, store
+from tests.parallel import pytest_addoption, pytest_runtestloop
 from tests.slowest import report_slowest
 
-__all__ = ["backend", "store"]
+__all__ = ["backend", "pytest_addoption", "pytest_runtestloop", "store"]
 
 HERE = Path(__file__).parent
 NEEDS = {
@@ -32,8 +33,9 @@ NEEDS = {
     "postgres": "needs PostgreSQL",
     "process": "starts other programs and waits for them",
     "released": "compares everything released with golden files, which takes minutes",
-    "long": "computes for a minute, or waits in real time",
+    "long": "computes for several seconds, or waits in real time",
 }
+LONGEST = ("long", "process", "browser", "node", "released", "postgres")
 FOLDERS = {
     "browser": "browser",
     "clients": "node",
@@ -91,8 +93,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts what needs most first: it waits while the others compute, and no long test is left for the end."""
-    items.sort(key=lambda item: not _needs(item))
+    """Put the longest first, so that none is left for the end, when nothing else runs beside it."""
+    items.sort(key=lambda item: next((rank for rank, need in enumerate(LONGEST) if item.get_closest_marker(need)), 9))
 
 
 def _needs(item: pytest.Item) -> bool:

@@ -40,3 +40,16 @@ def _install(npm: str, folder: Path) -> None:
         pytest.fail(f"npm could not install the packages of {folder.name}:\n{error.stderr}")
     except subprocess.TimeoutExpired:
         pytest.fail(f"npm did not install them within {_INSTALL_SECONDS} seconds; is the network there?")
+
+
+def build(node: str, folder: Path) -> None:
+    """Build a package with its `build.mjs`, unless its `dist` is of these sources: another worker may be using it."""
+    files = [folder / name for name in ("build.mjs", "package.json", "tsconfig.json")]
+    sources = [*files, *(folder / "src").rglob("*.ts*")]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    stamp = folder / "node_modules" / ".turnwire-build-stamp"
+    with (folder / "package.json").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not (folder / "dist").exists() or not stamp.exists() or stamp.read_text() != wanted:
+            subprocess.run([node, "build.mjs"], cwd=folder, check=True, timeout=_INSTALL_SECONDS)
+            stamp.write_text(wanted)

@@ -30,6 +30,8 @@ _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "au
 TABLES = (
     *("head", "checkpoint", "command", "attendance", "turn", "event", "recorded_call", "sealed_log"),
     *("session", "worker", "spending", "outbox", "api_key", "annotation"),
+    *("document", "document_root", "extension_lease", "secret", "told", "listener", "conversation", "delivery"),
+    *(f"telegram_{name}" for name in ("notes", "updates", "answers", "parts", "asks", "floods", "paired")),
 )
 
 
@@ -46,10 +48,14 @@ class PostgresServer:
         self._call("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write(f"unix_socket_directories = '{self.folder}'\nlisten_addresses = '127.0.0.1'\nport = 5432\n")
-            conf.writelines(f"{name} = {value}\n" for name, _, value in (one.partition("=") for one in self._settings))
+            conf.writelines(
+                f"{name} = {value}\n" for name, _, value in (setting.partition("=") for setting in self._settings)
+            )
         self.start()
         # However this process ends, its server goes with it: the pipe is closed then.
-        stop = f"read _; {_binaries() / 'pg_ctl'} -D {self.data} -s -m immediate stop; rm -rf {self.folder}"
+        # A signal to the whole group is not for the watchdog: it has the server to stop.
+        stop = f"trap '' INT TERM; read _; {_binaries() / 'pg_ctl'} -D {self.data} -s -m immediate stop"
+        stop += f"; rm -rf {self.folder}"
         self._watchdog = subprocess.Popen(["sh", "-c", stop], stdin=subprocess.PIPE, **self._quietly())
 
     def start(self) -> None:
@@ -177,8 +183,8 @@ async def _kill_backends(url: str) -> None:
     connection = await asyncpg.connect(url)
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     try:
-        await connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
-        while await connection.fetchval(f"SELECT count(*) {others}"):  # noqa: ASYNC110 - there is no other way to know
+        # Again each time: one may have been connecting when the others were ended.
+        while await connection.fetchval(f"SELECT count(pg_terminate_backend(pid)) {others}"):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.002)
     finally:
         await connection.close()

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import httpx
 import uvicorn
 
+# `Turnwire.asgi()` would load it on the event loop, where its files may not be read.
+import turnwire.server.app  # noqa: F401 - loaded for its effect
 from turnwire import Settings, Turn, Turnwire
+from turnwire.cli.web_server import GuardedProtocol
 from turnwire.core.events import Event
 from turnwire.core.follow import follow
-from turnwire.server.listener import GuardedProtocol
 
 # A loaded machine is slow, not wrong.
 PATIENCE = 60.0

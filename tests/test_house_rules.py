@@ -255,6 +255,31 @@ def test_every_error_code_is_documented() -> None:
     assert [code for code in sorted(error_codes()) if f"`{code}`" not in reference("errors")] == []
 
 
+# The architecture is as its page says
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    """A name without a folder is in the folder of the name before it, as in `stores/*/writer.py`, `claims.py`."""
+    folder, missing = "", list[str]()
+    for name in re.findall(r"`([\w/*.]+\.py)`", ARCHITECTURE):
+        folder = name.rpartition("/")[0] if "/" in name else folder
+        path = name if "/" in name or (SOURCE / name).exists() else f"{folder}/{name}"
+        if not any(SOURCE.glob(path)) and not (ROOT / path).exists():
+            missing.append(path)
+    assert missing == []
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = [set(layer.split(" | ")) for contract in contracts for layer in contract.get("layers", ())]
+    (block,) = re.findall(r"## The layers\n\n```\n(.*?)```", ARCHITECTURE, re.DOTALL)
+    assert [set(line.split(" | ")) for line in block.splitlines()] == checked
+    (line,) = re.findall(r"```\n(cli > .*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    assert [set(layer.split(" | ")) for layer in " ".join(line.split()).split(" > ")] == checked
+
+
 # What is imported is installed
 
 COME_WITH = {

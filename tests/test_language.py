@@ -9,8 +9,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "turnwire"
 TESTS = Path(__file__).parent
-UNCHECKED_TESTS = {"agents", "channels", "contracts", "wires"}
-"""Folders of tests in which some identifiers do not name the thing yet."""
 
 GERUNDS = {
     "embedding": "the noun for a vector of a text",
@@ -21,7 +19,7 @@ GERUNDS = {
 }
 """Modules and packages whose name ends in -ing and is a noun of the trade, with the reason."""
 
-DIALECT = {"told", "said", "asked", "anew", "whoever"}
+DIALECT = {"told", "said", "asked", "given", "heard", "anew", "whoever"}
 RIDDLES = re.compile(r"(What|Who|Whoever|Whose|That|Those)\b")
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -30,6 +28,12 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def trees() -> dict[Path, ast.Module]:
     return {path.relative_to(SOURCE): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def trees_of_tests() -> dict[Path, ast.Module]:
+    paths = [path for path in sorted(TESTS.rglob("*.py")) if "node_modules" not in path.parts]
+    return {path.relative_to(TESTS.parent): ast.parse(path.read_text()) for path in paths}
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -81,10 +85,9 @@ def test_identifiers_name_the_thing() -> None:
 def test_identifiers_of_tests_name_the_thing() -> None:
     """The name of a test is a sentence, and may have any word."""
     found = [
-        f"{path.relative_to(TESTS)}:{line} {name}"
-        for path in sorted(TESTS.rglob("*.py"))
-        if path.relative_to(TESTS).parts[0] not in UNCHECKED_TESTS and "node_modules" not in path.parts
-        for line, name in identifiers(ast.parse(path.read_text()))
+        f"{path}:{line} {name}"
+        for path, tree in trees_of_tests().items()
+        for line, name in identifiers(tree)
         if DIALECT & set(name.lower().split("_")) and not name.startswith("test_")
     ]
     assert found == []
@@ -93,7 +96,7 @@ def test_identifiers_of_tests_name_the_thing() -> None:
 def test_docstrings_name_their_subject() -> None:
     found = [
         f"{path}:{getattr(node, 'lineno', 1)} {text.splitlines()[0]}"
-        for path, tree in trees().items()
+        for path, tree in [*trees().items(), *trees_of_tests().items()]
         for node in ast.walk(tree)
         if isinstance(node, Documented)
         for text in [ast.get_docstring(node) or ""]

@@ -27,9 +27,9 @@ def vault(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving_vault(vault: Path, *given: Any, store: Any = "memory", **settings: Any) -> AsyncIterator[Served]:
+async def serving_vault(vault: Path, *agent: Any, store: Any = "memory", **settings: Any) -> AsyncIterator[Served]:
     settings = {"vault": vault, **settings}
-    turnwire = Turnwire(*given, store=store, settings=quick_settings(vault.parent / "data", **settings))
+    turnwire = Turnwire(*agent, store=store, settings=quick_settings(vault.parent / "data", **settings))
     async with serving(turnwire) as served:
         assert turnwire.vault is not None
         await within(turnwire.vault.settled())

@@ -1,8 +1,8 @@
 """The servers under test, one module a variant, each with an `app()`.
 
-`generator`, `agent` and `pydantic_ai` take `POST /api/chat`, `/ag-ui` and `/source`; `page` serves the page. All others
-but `documents` take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream, so that a
-client sees no difference but the cost.
+`generator`, `agent` and `pydantic_ai` take `POST /api/chat`, `/ag-ui` and `/source`; `page` serves the page, and
+`documents` and `written` answer questions. All others take `POST /chat/stream` with `{"message": "yield 1000"}` and
+answer an event stream, so that a client sees no difference but the cost.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ VARIANTS = {
         Variant("sqlite", "ours_sqlite", COMPACT, "Turnwire, SQLite store"),
         Variant("postgres", "ours_postgres", COMPACT, "Turnwire, PostgreSQL store"),
         Variant("documents", "ours_documents", COMPACT, "Turnwire, answering from documents"),
+        Variant("written", "ours_written", COMPACT, "Turnwire, writing from documents with a scripted model"),
         Variant("page", "ours_page", COMPACT, "the page, Turnwire with SQLite behind it"),
         Variant("generator", "ours_generator", COMPACT, "Turnwire, a generator"),
         Variant("agent", "ours_pydantic_ai", COMPACT, "Turnwire, the same Pydantic AI agent"),

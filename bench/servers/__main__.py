@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import socket
 from pathlib import Path
 
 import uvicorn
@@ -9,6 +10,15 @@ import uvicorn
 from bench import measure
 from bench.servers import VARIANTS
 from bench.servers.gated import gated
+from turnwire.cli.web_server import quiet_garbage_collector
+
+
+class QuietServer(uvicorn.Server):
+    """A uvicorn server with the garbage collector's settings of `turnwire serve`, which all servers get here."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        quiet_garbage_collector()
 
 
 def main() -> None:
@@ -24,7 +34,7 @@ def main() -> None:
         measure.pin(options.core)
     measure.raise_open_files()
     variant = importlib.import_module(f"bench.servers.{VARIANTS[options.name].module}")
-    uvicorn.Server(
+    QuietServer(
         uvicorn.Config(
             gated(variant.app(options.data)),
             port=options.port,

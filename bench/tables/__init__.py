@@ -19,6 +19,7 @@ from bench.tables.scale import scale
 from bench.tables.search import search
 from bench.tables.stores import stores
 from bench.tables.streams import streams
+from bench.tables.synthesis import synthesis
 from bench.tables.turns import turns
 from bench.tables.wires import wires
 from bench.tables.workers import workers
@@ -34,6 +35,7 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "indexing": indexing,
     "search": search,
     "answers": answers,
+    "synthesis": synthesis,
     "adapters": adapters,
     "wires": wires,
     "protocols": protocols,

@@ -1,12 +1,13 @@
-from turnwire import Turn, Turnwire
+from turnwire import Turn, Turnwire, read_file
 
 
 class Viewer:
-    takes_attachments = True
+    takes_attachments = ("image/*", "application/pdf")
 
     async def answer(self, turn: Turn):
-        for file in turn.options.get("attachments", []):
-            yield f"{file.get('name', 'A file')} is {file['media_type']}. "
+        for file in turn.attachments:
+            data = await read_file(file)
+            yield f"{file.name or 'A file'} is {file.media_type} of {len(data)} bytes. "
         yield f"You said: {turn.message}"
 
 

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from turnwire.core.approvals import WaitForApproval
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
-    from turnwire.core.errors import AgentError, ToolError, TurnwireError
+    from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError, TurnwireError
     from turnwire.core.events import (
         ApprovalRequestEvent,
         ApprovalResponseEvent,
+        AttachedFile,
         CitationEvent,
         CustomEvent,
         DoneEvent,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
         HandoffEvent,
         Hit,
         MessageEvent,
+        QuestionEvent,
         ReasoningEvent,
+        ReplyEvent,
         ResponseEvent,
         RestartEvent,
         ReviewEvent,
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
         Usage,
         UsageEvent,
     )
+    from turnwire.core.files import read_file
     from turnwire.core.inputs import take_inputs
     from turnwire.core.journal import journaled
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
+    from turnwire.core.waits import ask, call_client_tool
     from turnwire.settings import Settings
     from turnwire.tools import tool
 
@@ -56,6 +61,7 @@ __all__ = [
     "AgentError",
     "ApprovalRequestEvent",
     "ApprovalResponseEvent",
+    "AttachedFile",
     "ChatCompletionsAgent",
     "CitationEvent",
     "CustomEvent",
@@ -66,7 +72,10 @@ __all__ = [
     "Hit",
     "Message",
     "MessageEvent",
+    "QuestionDeclinedError",
+    "QuestionEvent",
     "ReasoningEvent",
+    "ReplyEvent",
     "ResponseEvent",
     "RestartEvent",
     "ReviewEvent",
@@ -89,8 +98,11 @@ __all__ = [
     "UsageEvent",
     "WaitForApproval",
     "Wire",
+    "ask",
+    "call_client_tool",
     "emit",
     "journaled",
+    "read_file",
     "take_inputs",
     "tool",
 ]
@@ -101,6 +113,7 @@ _HOMES = {
     "AgentError": "core.errors",
     "ApprovalRequestEvent": "core.events",
     "ApprovalResponseEvent": "core.events",
+    "AttachedFile": "core.events",
     "ChatCompletionsAgent": "agents.chat_completions",
     "CitationEvent": "core.events",
     "CustomEvent": "core.events",
@@ -111,7 +124,10 @@ _HOMES = {
     "Hit": "core.events",
     "Message": "core.turns",
     "MessageEvent": "core.events",
+    "QuestionDeclinedError": "core.errors",
+    "QuestionEvent": "core.events",
     "ReasoningEvent": "core.events",
+    "ReplyEvent": "core.events",
     "ResponseEvent": "core.events",
     "RestartEvent": "core.events",
     "ReviewEvent": "core.events",
@@ -134,8 +150,11 @@ _HOMES = {
     "UsageEvent": "core.events",
     "WaitForApproval": "core.approvals",
     "Wire": "core.contracts",
+    "ask": "core.waits",
+    "call_client_tool": "core.waits",
     "emit": "core.emit",
     "journaled": "core.journal",
+    "read_file": "core.files",
     "take_inputs": "core.inputs",
     "tool": "tools",
 }

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire import __version__, assembly
 from turnwire.agents.factories import FactoryAgents
+from turnwire.agents.loader import as_agent
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.models.warm_up import build_types
+from turnwire.models.openai_client import build_types
 from turnwire.reporting.watchdog import LoopWatchdog
 from turnwire.scheduler.schedule import Schedule
-from turnwire.scheduler.service import Scheduler
-from turnwire.scheduler.tool import follow_up_tool
+from turnwire.scheduler.service import Scheduler, follow_up_tool
 from turnwire.server.auth import (
     LOCAL_PRINCIPAL,
     Authenticate,
@@ -148,7 +148,7 @@ class Turnwire:
         named = dict(agents or {})
         if agent is not None:
             named = {"default": agent, **named}
-        self.agents: dict[str, Agent] = {name: assembly.as_agent(target) for name, target in named.items()}
+        self.agents: dict[str, Agent] = {name: as_agent(target) for name, target in named.items()}
         self.agents |= assembly.build_agents(settings, taken=self.agents)
         self._unwrapped = list(named.values())
         self.settings = settings
@@ -158,13 +158,16 @@ class Turnwire:
         self._scratch: Path | None = None
         if store == "memory" and (docs or settings.vault or not self.agents):
             self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
+        self._shared = assembly.build_shared(store, settings)
         folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
         if settings.vault is not None:
             self.vault, answering = assembly.build_vault(folder, settings.vault, settings)
             self.agents.setdefault("vault", answering)
             self.librarian = self.vault
         if docs or not self.agents:
-            self.librarian, self._answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
+            self.librarian, self._answering = assembly.build_retrieval(
+                folder, paths, settings, watch=watch, shared=self._shared
+            )
             self.agents.setdefault("documents", self._answering)
         if demo is not None:
             from turnwire.agents.demo import DemoAgent
@@ -177,7 +180,8 @@ class Turnwire:
         self.kernel: Kernel | None = None
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
-            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
+            is_shared = self._shared is not None
+            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings, is_shared=is_shared)
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
@@ -185,6 +189,7 @@ class Turnwire:
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
+        self._a2a_push = assembly.build_a2a_push(self.store, self.runner, settings)
         self.scheduler = Scheduler(self.store, self._start_scheduled)
         self._schedules = assembly.configured_schedules(settings)
         self._lifecycle = Lifecycle()
@@ -204,6 +209,7 @@ class Turnwire:
             documents=self.librarian,
             vault=self.vault,
             push=self._push,
+            task_pushes=self._a2a_push,
         )
         self._factories: FactoryAgents | None = None
         self._opening: asyncio.Lock | None = None
@@ -240,22 +246,27 @@ class Turnwire:
             await asyncio.to_thread(build_types)
             await self.store.open()
             await self.keys.open()
+            if self._shared is not None:
+                await asyncio.to_thread(self._shared.open)
             if self.settings.login_secret is not None:
                 self.logins.secret = self.settings.login_secret.get_secret_value().encode()
+            elif self._shared is not None:
+                self.logins.secret = await asyncio.to_thread(self._shared.secret, "login")
             elif self._keeps_files:
                 self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
             for indexer in self._indexers():
                 await indexer.open()
             if self.kernel is not None:
                 # Before the runner opens, because an extension may bring the agent of a turn to recover.
-                await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
+                await self.kernel.load(self.agents, as_agent, self._offer_tools)
             if self.settings.follow_ups:
                 self._offer_tools([follow_up_tool(self.scheduler, self.store)])
-            self._factories = FactoryAgents(self.agents, assembly.as_agent)
+            self._factories = FactoryAgents(self.agents, as_agent)
             await self._factories.open()
             self.reports.open()
             await self.runner.open()
             self.streams.open()
+            self._a2a_push.open()
             if self.kernel is not None:
                 await self.kernel.start()
             await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
@@ -303,11 +314,14 @@ class Turnwire:
         await self.reports.close()
         if self._push is not None:
             await self._push.close()
+        await self._a2a_push.close()
         await self._close_agents()
         await self._close_factories()
         for indexer in self._indexers():
             await indexer.close()
         await self.store.close()
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.close)
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
@@ -352,8 +366,14 @@ class Turnwire:
             router = self.kernel.router if self.kernel is not None else None
             if router is None or schedule.channel not in router.channels:
                 return None
-            options = {"principal": schedule.principal, "message_id": key, "agent_id": schedule.agent}
-            await router.accept(schedule.message, schedule.user_id, schedule.channel, **options)
+            await router.accept(
+                schedule.message,
+                schedule.user_id,
+                schedule.channel,
+                principal=schedule.principal,
+                message_id=key,
+                agent_id=schedule.agent,
+            )
             return ""
         request = TurnRequest(
             principal=schedule.principal,

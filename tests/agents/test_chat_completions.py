@@ -36,7 +36,7 @@ CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 
 
 async def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}"
 
 
@@ -81,7 +81,7 @@ async def test_a_model_is_asked_with_its_instructions_and_its_tools(model_server
     (offered,) = body["tools"]
     assert offered["function"] == {
         "name": "weather",
-        "description": "What the weather is like in a city.",
+        "description": "Return the weather in a city.",
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string"}},
@@ -120,8 +120,8 @@ async def test_ids_that_come_again_in_every_answer_are_made_new(model_server: Sc
     ids = [event.call_id for event in events if isinstance(event, ToolCallEvent)]
     assert len(set(ids)) == 3
     assert [event.call_id for event in results(events)] == ids
-    asked = [call["id"] for message in model_server.bodies[-1]["messages"] for call in message.get("tool_calls", ())]
-    assert asked == ids
+    call_ids = [call["id"] for message in model_server.bodies[-1]["messages"] for call in message.get("tool_calls", ())]
+    assert call_ids == ids
 
 
 async def test_many_tools_at_once_take_turns_and_none_is_lost(model_server: ScriptedModel) -> None:
@@ -140,8 +140,8 @@ async def test_many_tools_at_once_take_turns_and_none_is_lost(model_server: Scri
     model_server.plan(calls(*[("count", {"number": number}) for number in range(30)]), says("All."))
     events = await answered(model_server, count)
     assert sorted(event.result for event in results(events)) == list(range(1, 31))
-    told = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
-    assert [int(message["content"]) for message in told] == list(range(1, 31))
+    messages = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert [int(message["content"]) for message in messages] == list(range(1, 31))
     assert 1 < most <= 8
 
 
@@ -200,10 +200,10 @@ async def test_a_call_that_is_written_out_is_called(model_server: ScriptedModel,
     assert text(events) == "Sunny."
     (result,) = results(events)
     assert (result.tool, result.result) == ("weather", "Sunny in Oslo")
-    call, told = model_server.bodies[1]["messages"][-2:]
+    call, returned = model_server.bodies[1]["messages"][-2:]
     assert call["content"] is None
     assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo"}
-    assert (told["tool_call_id"], told["content"]) == (call["tool_calls"][0]["id"], "Sunny in Oslo")
+    assert (returned["tool_call_id"], returned["content"]) == (call["tool_calls"][0]["id"], "Sunny in Oslo")
 
 
 async def test_json_that_is_an_answer_is_one(model_server: ScriptedModel) -> None:
@@ -218,17 +218,17 @@ async def test_json_that_is_an_answer_is_one(model_server: ScriptedModel) -> Non
 
 
 async def test_agent_turn_tells_of_tools_and_the_answer_in_order(model_server: ScriptedModel) -> None:
-    told: list[tuple[str, dict[str, Any]]] = []
+    received: list[tuple[str, dict[str, Any]]] = []
     gate = Gate()
 
     async def held_weather(city: str) -> str:
-        """What the weather is like in a city."""
-        assert told == [("tool_call", {"tool": "held_weather", "args": {"city": "Oslo"}, "call_id": "call_1"})]
+        """Return the weather in a city."""
+        assert received == [("tool_call", {"tool": "held_weather", "args": {"city": "Oslo"}, "call_id": "call_1"})]
         await gate.wait()
         return f"Sunny in {city}"
 
     async def on_event(event_type: str, data: dict[str, Any]) -> None:
-        told.append((event_type, data))
+        received.append((event_type, data))
 
     agent = agent_for(model_server, held_weather)
     session: list[Message] = []
@@ -237,10 +237,10 @@ async def test_agent_turn_tells_of_tools_and_the_answer_in_order(model_server: S
     await gate.reached()
     gate.open()
     assert await within(running) == "Sunny."
-    assert [kind for kind, _ in told] == ["tool_call", "tool_result", "response"]
-    assert told[1][1]["tool"] == "held_weather"
-    assert told[1][1]["result"] == "Sunny in Oslo"
-    assert told[2][1] == {"content": "Sunny."}
+    assert [kind for kind, _ in received] == ["tool_call", "tool_result", "response"]
+    assert received[1][1]["tool"] == "held_weather"
+    assert received[1][1]["result"] == "Sunny in Oslo"
+    assert received[2][1] == {"content": "Sunny."}
     assert session == [
         Message("user", "How is the weather?"),
         Message("assistant", "", tool_calls=(ToolRequest("call_1", "held_weather", {"city": "Oslo"}),)),
@@ -296,17 +296,17 @@ async def test_a_tool_that_needs_approval_waits_while_the_others_run(model_serve
     model_server.plan(calls(("send", {"to": "bob"}), ("weather", {"city": "Oslo"})), says("It is sunny."))
     async with open_agent(model_server, send, weather) as desk:
         turn = await desk.start("Tell Bob how the weather is")
-        (asked,) = await requests_of(desk, turn)
-        assert (asked.tool, asked.args) == ("send", {"to": "bob"})
+        (request,) = await requests_of(desk, turn)
+        assert (request.tool, request.args) == ("send", {"to": "bob"})
         assert ran == []
         log = [logged.event for logged in await whole_log(desk.store, turn.id)]
         assert [event.result for event in results(log)] == ["Sunny in Oslo"]
-        await desk.runner.decide(turn.id, asked.call_id, approved=True)
+        await desk.runner.decide(turn.id, request.call_id, approved=True)
         events = await desk.events(turn)
     assert ran == ["bob"]
-    assert [event.call_id for event in events if isinstance(event, ToolCallEvent)].count(asked.call_id) == 1
-    told = {message["tool_call_id"]: message["content"] for message in model_server.bodies[1]["messages"][2:]}
-    assert told[asked.call_id] == "sent"
+    assert [event.call_id for event in events if isinstance(event, ToolCallEvent)].count(request.call_id) == 1
+    contents = {message["tool_call_id"]: message["content"] for message in model_server.bodies[1]["messages"][2:]}
+    assert contents[request.call_id] == "sent"
     assert text(events) == "It is sunny."
 
 
@@ -318,8 +318,8 @@ async def test_a_denied_tool_does_not_run_and_the_model_is_told_why(model_server
     model_server.plan(calls(("send", {"to": "bob"})), says("As you wish."))
     async with open_agent(model_server, send) as desk:
         turn = await desk.start("Write to Bob")
-        (asked,) = await requests_of(desk, turn)
-        await desk.runner.decide(turn.id, asked.call_id, approved=False, reason="he is asleep")
+        (request,) = await requests_of(desk, turn)
+        await desk.runner.decide(turn.id, request.call_id, approved=False, reason="he is asleep")
         events = await desk.events(turn)
         assert [(event.success, event.result) for event in results(events)] == [(False, "Denied: he is asleep")]
         assert model_server.bodies[1]["messages"][-1]["content"] == "Denied: he is asleep"
@@ -345,7 +345,7 @@ async def test_a_function_of_the_arguments_says_whom_to_ask_for(model_server: Sc
     async with open_agent(model_server, pay, guess) as desk:
         turn = await desk.start("Pay")
         # What cannot run anyway is not asked about; what cannot be judged is.
-        assert [asked.args["amount"] for asked in await requests_of(desk, turn)] == [50, 1]
+        assert [request.args["amount"] for request in await requests_of(desk, turn)] == [50, 1]
 
 
 async def test_steps_before_a_wait_count_after_it(model_server: ScriptedModel) -> None:
@@ -356,27 +356,27 @@ async def test_steps_before_a_wait_count_after_it(model_server: ScriptedModel) -
     model_server.plan(calls(("again", {})), calls(("again", {})))
     async with open_agent(model_server, again, max_steps=2) as desk:
         turn = await desk.start("Go")
-        (asked,) = await requests_of(desk, turn)
-        await desk.runner.decide(turn.id, asked.call_id, approved=True)
+        (request,) = await requests_of(desk, turn)
+        await desk.runner.decide(turn.id, request.call_id, approved=True)
         assert (await desk.end(turn)).reason == "max_turns"
 
 
 async def test_agent_turn_asks_its_caller_or_denies(model_server: ScriptedModel) -> None:
-    asked: list[Any] = []
+    requested_args: list[Any] = []
 
     @tool(needs_approval=True)
     async def send(to: str) -> str:
         return "sent"
 
     async def approve(request: Any) -> bool:
-        asked.append(request.args)
+        requested_args.append(request.args)
         return True
 
     model_server.plan(calls(("send", {"to": "bob"})), says("Done."), calls(("send", {"to": "eve"})), says("Not done."))
     agent = agent_for(model_server, send)
     session: list[Message] = []
     assert await within(agent.agent_turn(session, "Write to Bob", approve=approve)) == "Done."
-    assert asked == [{"to": "bob"}]
+    assert requested_args == [{"to": "bob"}]
     assert [message.content for message in session] == ["Write to Bob", "", "sent", "Done."]
     assert await within(agent.agent_turn(session, "Write to Eve")) == "Not done."
     assert session[-2].content == "Denied: no approval callback was passed"
@@ -384,9 +384,9 @@ async def test_agent_turn_asks_its_caller_or_denies(model_server: ScriptedModel)
 
 
 async def requests_of(desk: Desk, turn: TurnRecord) -> list[ApprovalRequestEvent]:
-    """What the turn waits for, once it does."""
+    """Return the approval requests of a turn, when it has made them."""
     async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id)) as batches:
         async for events in batches:
-            if asked := [logged.event for logged in events if isinstance(logged.event, ApprovalRequestEvent)]:
-                return asked
+            if requests := [logged.event for logged in events if isinstance(logged.event, ApprovalRequestEvent)]:
+                return requests
     raise AssertionError("it did not wait")

@@ -20,7 +20,7 @@ HERE = __name__
 
 @tool
 async def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}"
 
 
@@ -35,9 +35,9 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def turnwire_with(folder: Path, model: ScriptedModel, agents: dict[str, Any], **more: Any) -> Turnwire:
-    given = {name: more.pop(name) for name in ("agent", "docs") if name in more}
+    options = {name: more.pop(name) for name in ("agent", "docs") if name in more}
     settings = quick_settings(folder, model="small", model_url=model.url, agents=agents, **more)
-    return Turnwire(store="memory", settings=settings, **given)
+    return Turnwire(store="memory", settings=settings, **options)
 
 
 async def ask(server: Any, agent: str | None = None, message: str = "Hello") -> dict[str, Any]:
@@ -56,14 +56,14 @@ async def test_agents_of_the_settings_are_chosen_by_their_names(tmp_path: Path, 
     }
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."), says("Hello."))
     async with serving(turnwire_with(tmp_path, model_server, agents)) as server:
-        told = await ask(server, "helper")
-        assert (told["content"], told["tools_used"]) == ("Sunny.", ["weather"])
+        answer = await ask(server, "helper")
+        assert (answer["content"], answer["tools_used"]) == ("Sunny.", ["weather"])
         assert (await ask(server, "parrot"))["content"] == "HELLO"
         assert (await ask(server))["content"] == "Hello."  # The first one answers by default.
-    asked = model_server.bodies[0]
-    assert asked["model"] == "small"
-    assert asked["messages"][0] == {"role": "system", "content": "Be kind."}
-    assert [one["function"]["name"] for one in asked["tools"]] == ["weather", "fetch_url"]
+    body = model_server.bodies[0]
+    assert body["model"] == "small"
+    assert body["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["weather", "fetch_url"]
 
 
 async def test_those_given_in_code_come_first_and_keep_their_names(tmp_path: Path, model_server: ScriptedModel) -> None:
@@ -94,10 +94,10 @@ async def test_each_may_have_a_model_of_its_own_and_no_key_goes_astray(
         async with serving(turnwire_with(tmp_path, model_server, agents, model_key="key-of-ours")) as server:
             for name in agents:
                 await ask(server, name)
-    assert [one.headers["authorization"] for one in model_server.requests] == ["Bearer key-of-ours"]
-    assert [one.headers["authorization"] for one in other.requests] == ["Bearer none", "Bearer key-of-other"]
-    assert [one.path for one in other.requests] == ["/v1/responses", "/v1/chat/completions"]
-    assert {one.body["model"] for one in other.requests} == {"large"}
+    assert [request.headers["authorization"] for request in model_server.requests] == ["Bearer key-of-ours"]
+    assert [request.headers["authorization"] for request in other.requests] == ["Bearer none", "Bearer key-of-other"]
+    assert [request.path for request in other.requests] == ["/v1/responses", "/v1/chat/completions"]
+    assert {request.body["model"] for request in other.requests} == {"large"}
 
 
 @pytest.mark.process
@@ -188,15 +188,15 @@ class Returning(Closable):
 
 
 async def test_every_agent_that_can_be_closed_is_closed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given = {"a": Yielding(), "b": Returning(), "c": Yielding(OSError("stuck")), "d": saying("No close.")}
-    turnwire = Turnwire(agents={**given, "again": given["a"]}, settings=quick_settings(tmp_path))
+    agents = {"a": Yielding(), "b": Returning(), "c": Yielding(OSError("stuck")), "d": saying("No close.")}
+    turnwire = Turnwire(agents={**agents, "again": agents["a"]}, settings=quick_settings(tmp_path))
     async with serving(turnwire) as server:
         assert (await ask(server, "b"))["content"] == "Returned."
-        assert not any(given[name].closed for name in "abc")
-    assert [given[name].closed for name in "abc"] == [1, 1, 1]
+        assert not any(agents[name].closed for name in "abc")
+    assert [agents[name].closed for name in "abc"] == [1, 1, 1]
     assert "an agent could not be closed" in caplog.text
     await turnwire.close()
-    assert given["a"].closed == 1
+    assert agents["a"].closed == 1
 
 
 async def test_the_connections_of_a_models_agent_are_closed(tmp_path: Path, model_server: ScriptedModel) -> None:

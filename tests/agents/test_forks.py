@@ -147,6 +147,7 @@ async def ended_turn(desk: Desk) -> TurnRecord:
     return await desk.store.find_turn("ann", turn.id)
 
 
+@pytest.mark.long
 async def test_fork_at_every_position_continues_the_work(bench: Bench, model_server: ScriptedModel) -> None:
     async with bench.desk() as desk:
         source = await ended_turn(desk)
@@ -177,6 +178,7 @@ async def test_fork_at_every_position_continues_the_work(bench: Bench, model_ser
             assert (await desk.store.find_turn("ann", turn.id)).parent_turn_id == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bench", [*AGENTS, "responses"], indirect=True)
 async def test_fork_at_every_position_goes_on_with_another_message(bench: Bench, model_server: ScriptedModel) -> None:
     async with bench.desk() as desk:
@@ -188,12 +190,14 @@ async def test_fork_at_every_position_goes_on_with_another_message(bench: Bench,
             state = await finish(desk, turn)
             assert state.outcome == "completed", position
             body = model_server.bodies[-1]
-            asked = [item["content"] for item in body.get("messages") or body["input"] if item.get("role") == "user"]
+            questions = [
+                item["content"] for item in body.get("messages") or body["input"] if item.get("role") == "user"
+            ]
             if position > 2:
-                assert asked == [QUESTION, OTHER]
+                assert questions == [QUESTION, OTHER]
                 assert (state.message, [each.content for each in state.follow_ups]) == (QUESTION, [OTHER])
             else:
-                assert asked == [OTHER]
+                assert questions == [OTHER]
                 assert (state.message, state.follow_ups) == (OTHER, ())
             # The next turn of the session, after the fork, has a history that is accepted too.
             if position % 6 == 0:

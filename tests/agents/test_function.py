@@ -1,7 +1,7 @@
 """A plain async function as an agent."""
 
 from tests.core.desk import Desk
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent
 from turnwire.core.emit import emit

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from tests.core.desk import open_desk
-from turnwire.agents.functions import GeneratorAgent
+from turnwire.agents.loader import GeneratorAgent
 from turnwire.core.contracts import Store
 from turnwire.core.events import Event, StatusEvent, TokenEvent
 from turnwire.core.turns import Turn
@@ -17,8 +17,8 @@ async def greeter(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 async def test_it_answers_with_what_the_function_yields() -> None:
-    said = [event async for event in GeneratorAgent(greeter).answer(TURN)]
-    assert said == [StatusEvent("thinking"), "hello yourself"]
+    events = [event async for event in GeneratorAgent(greeter).answer(TURN)]
+    assert events == [StatusEvent("thinking"), "hello yourself"]
 
 
 async def test_each_turn_gets_an_answer_of_its_own() -> None:

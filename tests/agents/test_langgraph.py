@@ -1,4 +1,4 @@
-"""What is special to LangGraph and LangChain; the contract suite has the rest."""
+"""Tests that are special to LangGraph and LangChain; the contract suite has the rest."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,7 +34,7 @@ from pydantic import BaseModel
 from tests.core.desk import Gate, open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import ModelError, ToolError
 from turnwire.core.events import (
@@ -58,12 +58,12 @@ HISTORY = (Message("user", "How is it?"), Message("assistant", "Sunny."))
 TURN = Turn(id="t1", session_id="s1", principal="ann", message="hello", history=HISTORY)
 
 
-async def heard(agent: Any, turn: Turn = TURN) -> list[Event | str]:
+async def answered(agent: Any, turn: Turn = TURN) -> list[Event | str]:
     return [event async for event in agent.answer(turn)]
 
 
-def answering(given: Any) -> AsyncGenerator[Event | str]:
-    return as_agent(given).answer(TURN)  # type: ignore[return-value]
+def answering(target: Any) -> AsyncGenerator[Event | str]:
+    return as_agent(target).answer(TURN)  # type: ignore[return-value]
 
 
 def only(events: Any, kind: Any) -> list[Any]:
@@ -117,7 +117,7 @@ def responding(model_server: ScriptedModel, client: Any) -> ChatOpenAI:
 
 
 def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}"
 
 
@@ -128,7 +128,7 @@ async def test_a_graph_without_a_model_answers() -> None:
     def greet(state: MessagesState) -> dict[str, Any]:
         return {"messages": [AIMessage(f"{state['messages'][-1].text} yourself")]}
 
-    assert await heard(as_agent(graph(greet))) == ["hello yourself"]
+    assert await answered(as_agent(graph(greet))) == ["hello yourself"]
 
 
 async def test_what_a_node_repeats_of_the_history_is_not_told_again() -> None:
@@ -138,7 +138,7 @@ async def test_what_a_node_repeats_of_the_history_is_not_told_again() -> None:
     def greet(state: State) -> dict[str, Any]:
         return {"messages": [*state["messages"], AIMessage("hello yourself")]}
 
-    assert await heard(as_agent(graph(greet, state=State))) == ["hello yourself"]
+    assert await answered(as_agent(graph(greet, state=State))) == ["hello yourself"]
 
 
 async def test_a_model_that_does_not_stream_answers_too() -> None:
@@ -146,19 +146,19 @@ async def test_a_model_that_does_not_stream_answers_too() -> None:
         fake = FakeListChatModel(responses=["all at once"], disable_streaming=True)
         return {"messages": [await fake.ainvoke(state["messages"])]}
 
-    assert await heard(as_agent(graph(reply))) == ["all at once"]
+    assert await answered(as_agent(graph(reply))) == ["all at once"]
 
 
 async def test_a_sync_node_with_a_sync_model_answers() -> None:
     def reply(state: MessagesState) -> dict[str, Any]:
         return {"messages": [FakeListChatModel(responses=["Yes"]).invoke(state["messages"])]}
 
-    assert text(await heard(as_agent(graph(reply)))) == "Yes"
+    assert text(await answered(as_agent(graph(reply)))) == "Yes"
 
 
 async def test_the_history_is_given_to_a_graph_that_has_none(model_server: ScriptedModel, model: ChatOpenAI) -> None:
     model_server.plan(says("Oslo."))
-    assert text(await heard(as_agent(create_agent(model)))) == "Oslo."
+    assert text(await answered(as_agent(create_agent(model)))) == "Oslo."
     assert [message["content"] for message in model_server.bodies[0]["messages"]] == ["How is it?", "Sunny.", "hello"]
 
 
@@ -171,14 +171,14 @@ async def test_a_state_of_another_shape_is_made_by_the_application() -> None:
         return {"messages": [AIMessage(state["question"].upper())]}
 
     built = graph(reply, state=State)
-    assert await heard(LangGraphAgent(built, to_input=lambda turn: {"question": turn.message})) == ["HELLO"]
+    assert await answered(LangGraphAgent(built, to_input=lambda turn: {"question": turn.message})) == ["HELLO"]
 
 
 async def test_a_node_may_know_who_asks() -> None:
     async def reply(state: MessagesState, runtime: Runtime[Turn]) -> dict[str, Any]:
         return {"messages": [AIMessage(f"You are {runtime.context.principal}.")]}
 
-    assert text(await heard(LangGraphAgent(graph(reply), to_context=lambda turn: turn))) == "You are ann."
+    assert text(await answered(LangGraphAgent(graph(reply), to_context=lambda turn: turn))) == "You are ann."
 
 
 async def test_what_the_stream_writer_sends_is_told() -> None:
@@ -189,7 +189,7 @@ async def test_what_the_stream_writer_sends_is_told() -> None:
         write("half way")
         return {"messages": [AIMessage("Done.")]}
 
-    assert await heard(as_agent(graph(search))) == [
+    assert await answered(as_agent(graph(search))) == [
         StatusEvent("searching"),
         CustomEvent(name="found", data={"type": "found", "hits": 3}),
         CustomEvent(name="custom", data="half way"),
@@ -208,7 +208,7 @@ async def test_only_the_nodes_that_answer_do(model_server: ScriptedModel, model:
         return {"messages": [AIMessage("(logged)")]}
 
     model_server.plan(says("question"), says("It is."))
-    events = await heard(LangGraphAgent(graph(classify, reply, log), answer_nodes=["reply"]))
+    events = await answered(LangGraphAgent(graph(classify, reply, log), answer_nodes=["reply"]))
     assert text(events) == "It is."
     assert only(events, TokenEvent) == [
         TokenEvent("question", agent_path=("classify",)),
@@ -227,7 +227,7 @@ async def test_an_answer_that_is_a_value_is_told_as_json(
     model_server.plan(calls(("City", {"name": "Oslo"})) if as_tool else says('{"name":"Oslo"}'))
     form: Any = ToolStrategy(City) if as_tool else ProviderStrategy(City)
     agent = create_agent(model, response_format=form)
-    assert text(await heard(as_agent(agent))) == '{"name":"Oslo"}'
+    assert text(await answered(as_agent(agent))) == '{"name":"Oslo"}'
 
 
 async def test_a_model_that_is_not_to_be_streamed_is_not(model_server: ScriptedModel, model: ChatOpenAI) -> None:
@@ -236,7 +236,7 @@ async def test_a_model_that_is_not_to_be_streamed_is_not(model_server: ScriptedM
         return {"messages": [await model.ainvoke(state["messages"])]}
 
     model_server.plan(says("question"), says("It is."))
-    events = await heard(as_agent(graph(reply)))
+    events = await answered(as_agent(graph(reply)))
     assert text(events) == "It is."
     assert not only(events, TokenEvent)
     assert len(only(events, UsageEvent)) == 2
@@ -248,11 +248,11 @@ async def test_a_graph_that_is_a_function_answers(model_server: ScriptedModel, m
         return await model.ainvoke(question)
 
     @entrypoint()
-    async def flow(given: dict[str, Any]) -> str:
-        return (await ask(given["messages"][-1].text)).text
+    async def flow(input: dict[str, Any]) -> str:
+        return (await ask(input["messages"][-1].text)).text
 
     model_server.plan(says("It is."))
-    assert text(await heard(as_agent(flow))) == "It is."
+    assert text(await answered(as_agent(flow))) == "It is."
 
 
 # The answer, if the application does not name its nodes
@@ -281,8 +281,8 @@ async def test_answer_of_a_map_reduce_graph_is_what_its_last_node_returns(
         return {"subjects": found.subjects}
 
     async def tell(state: Any) -> Any:
-        told: Any = await model.with_structured_output(Joke, method="json_mode").ainvoke(state["subject"])
-        return {"jokes": [told.joke]}
+        reply: Any = await model.with_structured_output(Joke, method="json_mode").ainvoke(state["subject"])
+        return {"jokes": [reply.joke]}
 
     async def choose(state: Jokes) -> Any:
         return {"best": state["jokes"][-1]}
@@ -295,7 +295,7 @@ async def test_answer_of_a_map_reduce_graph_is_what_its_last_node_returns(
     builder.add_edge("tell", "choose")
     model_server.plan(says('{"subjects":["tea","rain"]}'), says('{"joke":"made-up"}'), says('{"joke":"made-up"}'))
     agent = LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": turn.message})
-    events = await heard(agent)
+    events = await answered(agent)
     assert text(events) == "made-up"
     assert not only(events, TokenEvent)
     assert len(only(events, UsageEvent)) == 3
@@ -313,7 +313,7 @@ async def test_answer_of_a_chain_of_prompts_is_that_of_the_last(model_server: Sc
         return {"final": (await model.ainvoke(state["draft"])).text}
 
     model_server.plan(says("Ruff."), says("Smo", "oth."))
-    events = await heard(LangGraphAgent(graph(write, polish, state=State), to_input=lambda turn: {}))
+    events = await answered(LangGraphAgent(graph(write, polish, state=State), to_input=lambda turn: {}))
     assert only(events, str) == ["Smo", "oth."]
     assert only(events, TokenEvent) == [TokenEvent("Ruff.", agent_path=("write",))]
 
@@ -331,7 +331,7 @@ async def test_node_that_writes_no_messages_does_not_answer(model_server: Script
         return {"messages": [await model.ainvoke(state["messages"])]}
 
     model_server.plan(says("question"), says("It is."))
-    events = await heard(as_agent(graph(classify, reply, state=State)))
+    events = await answered(as_agent(graph(classify, reply, state=State)))
     assert text(events) == "It is."
     assert only(events, TokenEvent) == [TokenEvent("question", agent_path=("classify",))]
 
@@ -358,12 +358,12 @@ async def test_parallel_runs_of_a_node_that_does_not_answer_have_different_paths
         return says("About ", request.body["messages"][-1]["content"])
 
     model_server.plan(joke, joke)
-    events = await heard(LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": ""}))
-    told: dict[Any, str] = {}
+    events = await answered(LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": ""}))
+    texts: dict[Any, str] = {}
     for event in only(events, TokenEvent):
-        told[event.agent_path] = told.get(event.agent_path, "") + event.content
-    assert set(told) == {("tell",), ("tell:2",)}
-    assert set(told.values()) == {"About tea", "About rain"}
+        texts[event.agent_path] = texts.get(event.agent_path, "") + event.content
+    assert set(texts) == {("tell",), ("tell:2",)}
+    assert set(texts.values()) == {"About tea", "About rain"}
     assert text(events) == "About rain"
 
 
@@ -383,7 +383,7 @@ async def test_messages_that_give_control_back_are_not_shown(model_server: Scrip
         return {"messages": [await model.ainvoke(state["messages"])]}
 
     model_server.plan(says("3"), says("Three."))
-    events = await heard(as_agent(graph(work, supervisor)))
+    events = await answered(as_agent(graph(work, supervisor)))
     assert text(events) == "Three."
     assert only(events, TokenEvent) == [TokenEvent("3", agent_path=("worker",))]
     assert not only(events, ToolCallEvent)
@@ -400,14 +400,14 @@ async def test_a_subgraph_is_told_by_its_name_and_its_answer_is_the_graphs(
 
     inner = graph(start, ("agent", create_agent(model, tools=[weather])))
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("It is sunny."))
-    events = await heard(as_agent(graph(("research", inner))))
+    events = await answered(as_agent(graph(("research", inner))))
     assert only(events, StatusEvent) == [StatusEvent("reading", agent_path=("research",))]
     path = ("research", "agent")
     assert {event.agent_path for event in only(events, ToolCallEvent | ToolResultEvent)} == {path}
     assert {event.agent_path for event in only(events, UsageEvent)} == {path}
-    told = only(events, TokenEvent)
-    assert {event.agent_path for event in told} == {path}
-    assert "".join(event.content for event in told) == "It is sunny."
+    tokens = only(events, TokenEvent)
+    assert {event.agent_path for event in tokens} == {path}
+    assert "".join(event.content for event in tokens) == "It is sunny."
     assert text(events) == "It is sunny."
 
 
@@ -425,7 +425,7 @@ async def test_an_agent_in_a_tool_is_told_by_its_own_name(model_server: Scripted
         says("Sun."),
         says("Sun, they say."),
     )
-    events = await heard(as_agent(create_agent(model, tools=[consult], name="host")))
+    events = await answered(as_agent(create_agent(model, tools=[consult], name="host")))
     assert {event.call_id: event.agent_path for event in only(events, ToolResultEvent)} == {
         "c1": (),
         "c2": ("meteorologist",),
@@ -443,7 +443,7 @@ async def test_json_of_a_sub_agent_is_not_shown(model_server: ScriptedModel, mod
         return state["structured_response"].name
 
     model_server.plan(calls(("check", {})), says('{"name":"Oslo"}'), says("Oslo."))
-    events = await heard(as_agent(create_agent(model, tools=[check])))
+    events = await answered(as_agent(create_agent(model, tools=[check])))
     assert text(events) == "Oslo."
     assert not only(events, TokenEvent)
     assert [event.agent_path for event in only(events, UsageEvent)] == [(), ("checker",), ()]
@@ -456,13 +456,13 @@ async def test_a_thread_keeps_the_history_of_its_session(model_server: ScriptedM
     agent = as_agent(create_agent(model, checkpointer=InMemorySaver()))
     model_server.plan(says("First."), says("Second."), says("Other."))
     fresh = Turn(id="t1", session_id="s1", principal="ann", message="one")
-    assert text(await heard(agent, fresh)) == "First."
+    assert text(await answered(agent, fresh)) == "First."
     again = Turn(id="t2", session_id="s1", principal="ann", message="two", history=HISTORY)
-    assert text(await heard(agent, again)) == "Second."
+    assert text(await answered(agent, again)) == "Second."
     other = Turn(id="t3", session_id="s2", principal="ann", message="three")
-    assert text(await heard(agent, other)) == "Other."
-    told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
-    assert told == [["one"], ["one", "First.", "two"], ["three"]]
+    assert text(await answered(agent, other)) == "Other."
+    contents = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
+    assert contents == [["one"], ["one", "First.", "two"], ["three"]]
 
 
 async def test_no_configuration_makes_sessions_share_a_thread() -> None:
@@ -473,7 +473,7 @@ async def test_no_configuration_makes_sessions_share_a_thread() -> None:
     agent = LangGraphAgent(graph(count, checkpointer=InMemorySaver()), config=config)
     for session_id in ("s1", "s2"):
         turn = Turn(id="t1", session_id=session_id, principal="ann", message="hello")
-        assert text(await heard(agent, turn)) == "1"
+        assert text(await answered(agent, turn)) == "1"
 
 
 async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
@@ -526,14 +526,14 @@ async def test_thread_that_lost_the_checkpoint_after_its_tools_goes_on(
     agent = as_agent(create_agent(model, tools=[weather], checkpointer=saver))
     model_server.plan(calls(("weather", {"city": "Oslo"})), hangs(), says("Whole."))
     turn = Turn(id="t1", session_id="s1", principal="ann", message="one")
-    running = asyncio.create_task(heard(agent, turn))
+    running = asyncio.create_task(answered(agent, turn))
     await model_server.request()
     await model_server.request()
     running.cancel()
     await asyncio.wait({running})
     saver.loses = False
     again = Turn(id="t2", session_id="s1", principal="ann", message="two")
-    assert text(await heard(agent, again)) == "Whole."
+    assert text(await answered(agent, again)) == "Whole."
     assert [(message["role"], message["content"]) for message in model_server.bodies[-1]["messages"]] == [
         ("user", "one"),
         ("assistant", None),
@@ -547,12 +547,12 @@ async def test_empty_thread_gets_the_history_of_the_session(
 ) -> None:
     model_server.plan(says("Oslo."), says("Still Oslo."))
     agent = as_agent(create_agent(model, checkpointer=InMemorySaver()))
-    assert text(await heard(agent)) == "Oslo."
+    assert text(await answered(agent)) == "Oslo."
     assert "checkpointer" in caplog.text
     later = replace_turn(TURN, id="t2", message="again")
-    assert text(await heard(agent, later)) == "Still Oslo."
-    told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
-    assert told == [["How is it?", "Sunny.", "hello"], ["How is it?", "Sunny.", "hello", "Oslo.", "again"]]
+    assert text(await answered(agent, later)) == "Still Oslo."
+    contents = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
+    assert contents == [["How is it?", "Sunny.", "hello"], ["How is it?", "Sunny.", "hello", "Oslo.", "again"]]
 
 
 async def test_thread_follows_a_turn_that_continues_an_earlier_one(
@@ -587,8 +587,8 @@ async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, m
     model_server.plan(calls(("broken", {})), says("Whole."))
     fresh = replace_turn(TURN, history=())
     with pytest.raises(ToolError):
-        await heard(agent, fresh)
-    assert text(await heard(agent, fresh)) == "Whole."
+        await answered(agent, fresh)
+    assert text(await answered(agent, fresh)) == "Whole."
     assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
 
 
@@ -640,7 +640,7 @@ async def test_a_tool_node_may_tell_the_model_what_a_tool_raised(
     builder.add_conditional_edges("agent", tools_condition)
     builder.add_edge("tools", "agent")
     model_server.plan(calls(("broken", {"city": "Oslo"})), says("Sorry."))
-    events = await heard(as_agent(builder.compile()))
+    events = await answered(as_agent(builder.compile()))
     (result,) = only(events, ToolResultEvent)
     assert (result.success, result.result) == (False, "Error: the tool failed (LookupError)")
     assert model_server.bodies[1]["messages"][-1]["content"] == "It does not work."
@@ -654,7 +654,7 @@ async def test_the_words_of_a_tool_error_are_the_users(model_server: ScriptedMod
 
     model_server.plan(calls(("broken", {"city": "Oslo"})))
     with pytest.raises(ToolError, match="there is no Oslo"):
-        await heard(as_agent(create_agent(model, tools=[broken])))
+        await answered(as_agent(create_agent(model, tools=[broken])))
 
 
 async def test_a_sync_tool_is_not_called_with_half_its_arguments(
@@ -668,7 +668,7 @@ async def test_a_sync_tool_is_not_called_with_half_its_arguments(
         return "Sunny"
 
     model_server.plan(calls(("look", '{"city": "Os')), says("Sorry."))
-    events = await heard(as_agent(create_agent(model, tools=[look])))
+    events = await answered(as_agent(create_agent(model, tools=[look])))
     assert ran == []
     (result,) = only(events, ToolResultEvent)
     assert not result.success
@@ -703,7 +703,7 @@ async def test_a_long_result_is_cut_in_the_log_and_not_for_the_model(
         return "word " * 100_000
 
     model_server.plan(calls(("read", {})), says("Long."))
-    events = await heard(as_agent(create_agent(model, tools=[read])))
+    events = await answered(as_agent(create_agent(model, tools=[read])))
     (result,) = only(events, ToolResultEvent)
     assert len(result.result) < 21_000
     assert "500,000 characters in all" in result.result
@@ -717,7 +717,7 @@ async def test_a_tool_of_half_an_answer_does_not_run(model_server: ScriptedModel
 
     model_server.plan(replace(calls(("look", {})), ending="unfinished"))
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(create_agent(model, tools=[look])))
+        await answered(as_agent(create_agent(model, tools=[look])))
     assert caught.value.code == "truncated"
 
 
@@ -732,7 +732,7 @@ async def test_a_tool_that_is_tried_again_is_another_call(model_server: Scripted
 
     model_server.plan(calls(("flaky", {})), says("It is sunny."))
     patient = ToolRetryMiddleware(max_retries=1, initial_delay=0)
-    events = await heard(as_agent(create_agent(model, tools=[flaky], middleware=[patient])))
+    events = await answered(as_agent(create_agent(model, tools=[flaky], middleware=[patient])))
     assert [event.call_id for event in only(events, ToolCallEvent)] == ["call_1", "call_1-2"]
     results = [(event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)]
     assert results == [("call_1", False, "Error: the tool failed (LookupError)"), ("call_1-2", True, "Sunny")]
@@ -749,7 +749,7 @@ async def test_the_responses_api_tells_thoughts_tools_and_cost(
     model_server.plan(
         calls(("weather", {"city": "Oslo"})), says(thinks("Hm, "), thinks("sun."), "It ", "is.", usage=cost)
     )
-    events = await heard(as_agent(create_agent(responding, tools=[weather])))
+    events = await answered(as_agent(create_agent(responding, tools=[weather])))
     assert "".join(event.content for event in only(events, ReasoningEvent)) == "Hm, sun."
     assert text(events) == "It is."
     assert [event.result for event in only(events, ToolResultEvent)] == ["Sunny in Oslo"]
@@ -763,7 +763,7 @@ async def test_half_an_answer_by_the_responses_api_is_an_error(
 ) -> None:
     model_server.plan(answer)
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(create_agent(responding)))
+        await answered(as_agent(create_agent(responding)))
     assert caught.value.code == "truncated"
 
 
@@ -777,7 +777,7 @@ async def test_a_chain_answers_with_what_it_streams_out(model_server: ScriptedMo
     chain = prompt | model | StrOutputParser() | RunnableGenerator(_shouted)
     model_server.plan(says("it ", "is."))
     agent = LangGraphAgent(chain, to_input=lambda turn: {"said": turn.message, "history": [("user", "before")]})
-    events = await heard(agent)
+    events = await answered(agent)
     assert only(events, str) == ["IT ", "IS."]
     assert len(only(events, UsageEvent)) == 1
     assert [message["role"] for message in model_server.bodies[0]["messages"]] == ["system", "user", "user"]
@@ -791,12 +791,12 @@ async def _shouted(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
 
 async def test_a_model_is_a_runnable_too(model_server: ScriptedModel, model: ChatOpenAI) -> None:
     model_server.plan(says("It ", "is."), truncates("Half an"), fails(429))
-    events = await heard(as_agent(model))
+    events = await answered(as_agent(model))
     assert only(events, str) == ["It ", "is."]
     assert [message["content"] for message in model_server.bodies[0]["messages"]] == ["How is it?", "Sunny.", "hello"]
     for code in ("truncated", "rate_limited"):
         with pytest.raises(ModelError) as caught:
-            await heard(as_agent(model))
+            await answered(as_agent(model))
         assert caught.value.code == code
 
 
@@ -805,7 +805,7 @@ async def test_events_that_are_dispatched_are_told() -> None:
         await adispatch_custom_event("found", {"hits": 3})
         return messages[-1].text.upper()
 
-    assert await heard(as_agent(RunnableLambda(reply))) == [CustomEvent(name="found", data={"hits": 3}), "HELLO"]
+    assert await answered(as_agent(RunnableLambda(reply))) == [CustomEvent(name="found", data={"hits": 3}), "HELLO"]
 
 
 async def test_a_runnable_that_gives_a_whole_state_answers_with_its_last_message() -> None:
@@ -813,7 +813,7 @@ async def test_a_runnable_that_gives_a_whole_state_answers_with_its_last_message
         return {"messages": [*messages, AIMessage("hello yourself")]}
 
     chain = RunnableLambda(reply)
-    assert await heard(as_agent(chain)) == ["hello yourself"]
+    assert await answered(as_agent(chain)) == ["hello yourself"]
 
 
 # What goes wrong
@@ -824,7 +824,7 @@ async def test_an_error_of_a_node_is_the_applications_own() -> None:
         raise LookupError("swordfish")
 
     with pytest.raises(LookupError):
-        await heard(as_agent(graph(reply)))
+        await answered(as_agent(graph(reply)))
 
 
 class ProviderError(Exception):
@@ -849,6 +849,6 @@ async def test_an_error_of_any_provider_has_its_code(error: Exception, code: str
             yield
 
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(create_agent(Failing(responses=[]))))
+        await answered(as_agent(create_agent(Failing(responses=[]))))
     assert caught.value.code == code
     assert "swordfish" not in str(caught.value)

@@ -15,14 +15,17 @@ from langgraph.prebuilt import InjectedState
 from langgraph.types import interrupt
 from openai import DefaultAsyncHttpx2Client
 
-from tests.contracts.test_agent import check_calls_have_results, only, outcome, said, text
-from tests.contracts.test_agent_approvals import asked, results
-from tests.core.desk import Desk, open_desk
+from tests.contracts.test_agent import check_calls_have_results, conversation_of, only, outcome, text
+from tests.contracts.test_agent_approvals import events_until_suspended, results
+from tests.core.desk import Desk, open_actor_desk, open_desk, wait_until_suspended
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent, langchain_tools
 from turnwire.core.approvals import Decision
 from turnwire.core.contracts import Store
+from turnwire.core.errors import InvalidReplyError
 from turnwire.core.events import ApprovalRequestEvent, ErrorEvent, Event, ToolCallEvent, ToolProgressEvent
+from turnwire.core.follow import fold_log
+from turnwire.core.turns import Question, TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress, tool
 
@@ -45,7 +48,7 @@ def desk_for(built: Any, store: Store | None = None, **options: Any) -> Any:
 async def decided(desk: Desk, approved: bool, reason: str | None = None, times: int = 1) -> list[Event]:
     """The whole log of a turn in which everything that is asked once is decided in one way."""
     turn = await desk.start()
-    requests = only(await asked(desk, turn, times), ApprovalRequestEvent)
+    requests = only(await events_until_suspended(desk, turn, times), ApprovalRequestEvent)
     for request in requests:
         await desk.runner.decide(turn.id, request.call_id, approved=approved, reason=reason)
     return await desk.events(turn)
@@ -68,8 +71,15 @@ async def model(model_server: ScriptedModel) -> AsyncIterator[ChatOpenAI]:
 # What is asked, and what comes back
 
 
+MAY_I = {"action": "ask", "text": "May I?"}
+
+
 def ask(state: MessagesState) -> dict[str, Any]:
-    return {"messages": [AIMessage(f"It is {interrupt('May I?')!r}.")]}
+    return {"messages": [AIMessage(f"It is {interrupt(MAY_I)!r}.")]}
+
+
+def wonder(state: MessagesState) -> dict[str, Any]:
+    return {"messages": [AIMessage(f"It is {interrupt('Which one?')!r}.")]}
 
 
 @pytest.mark.parametrize("approved", [True, False])
@@ -79,7 +89,7 @@ async def test_a_value_of_the_graph_s_own_is_asked_about_and_answered_with_yes_o
     assert outcome(events) == ("completed", None)
     assert text(events) == f"It is {approved}."
     (request,) = only(events, ApprovalRequestEvent)
-    assert (request.tool, request.args) == ("ask", {"value": "May I?"})
+    assert (request.tool, request.args) == ("ask", MAY_I)
     check_calls_have_results(events)
     assert results(events) == {request.call_id: (approved, True if approved else "Denied: no time")}
 
@@ -102,21 +112,101 @@ async def test_a_graph_may_be_answered_with_what_it_wants() -> None:
     def to_resume(decision: Decision, value: Any) -> Any:
         return {"question": value, "answer": "go on" if decision.approved else decision.reason}
 
-    async with desk_for(graph(ask), to_resume=to_resume) as desk:
+    async with desk_for(graph(wonder), to_resume=to_resume) as desk:
         events = await decided(desk, False, "too late")
-    assert text(events) == "It is {'question': 'May I?', 'answer': 'too late'}."
+    (request,) = only(events, ApprovalRequestEvent)
+    assert (request.tool, request.args) == ("wonder", {"value": "Which one?"})
+    assert text(events) == "It is {'question': 'Which one?', 'answer': 'too late'}."
 
 
-async def test_several_that_ask_at_once_get_each_its_own_answer() -> None:
+# Questions
+
+
+def journaling_desk(built: Any, **options: Any) -> Any:
+    """Open a desk with the agent itself, which keeps a journal unless it is closed on a crash."""
+    return open_actor_desk(MemoryStore(), LangGraphAgent(built, **options))
+
+
+async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, Question]:
+    await wait_until_suspended(desk, turn)
+    return {each.prompt: each for each in (await fold_log(desk.store, turn.id)).open_questions}
+
+
+@pytest.mark.parametrize("on_crash", ["resume", "close"])
+async def test_reply_to_a_value_of_the_graph_s_own_is_what_interrupt_returns(on_crash: Any) -> None:
+    async with journaling_desk(graph(wonder), on_crash=on_crash) as desk:
+        turn = await desk.start()
+        (question,) = (await open_questions(desk, turn)).values()
+        assert (question.prompt, question.schema) == ("Which one?", None)
+        await desk.runner.reply(turn.id, question.id, {"one": [1, 2]})
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert text(events) == "It is {'one': [1, 2]}."
+    assert not only(events, ApprovalRequestEvent)
+
+
+async def test_schema_in_a_value_of_the_graph_s_own_checks_the_reply() -> None:
+    schema = {"type": "string", "enum": ["red", "blue"]}
+
+    def choose(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(interrupt({"question": "Which?", "schema": schema, "draft": 3}))]}
+
+    async with desk_for(graph(choose)) as desk:
+        turn = await desk.start()
+        (question,) = (await open_questions(desk, turn)).values()
+        assert (question.prompt, question.schema) == ("Which?", schema)
+        with pytest.raises(InvalidReplyError):
+            await desk.runner.reply(turn.id, question.id, "green")
+        await desk.runner.reply(turn.id, question.id, "blue")
+        assert text(await desk.events(turn)) == "blue"
+
+
+@pytest.mark.parametrize("on_crash", ["resume", "close"])
+async def test_nodes_that_ask_at_once_and_again_get_each_its_own_reply(on_crash: Any) -> None:
     def left(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [AIMessage(f"left {interrupt('left?')} ")]}
+        return {"messages": [AIMessage(f"left {interrupt('left?')} {interrupt('left again?')} ")]}
 
     def right(state: MessagesState) -> dict[str, Any]:
         return {"messages": [AIMessage(f"right {interrupt('right?')} ")]}
 
+    async with journaling_desk(graph(left, right), on_crash=on_crash) as desk:
+        turn = await desk.start()
+        questions = await open_questions(desk, turn)
+        await desk.runner.reply(turn.id, questions["right?"].id, 1)
+        await desk.runner.reply(turn.id, questions["left?"].id, 2)
+        (again,) = (await open_questions(desk, turn)).values()
+        assert again.prompt == "left again?"
+        await desk.runner.reply(turn.id, again.id, 3)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert "left 2 3" in text(events)
+    assert "right 1" in text(events)
+
+
+async def test_declined_question_resumes_the_graph_with_none() -> None:
+    async with desk_for(graph(wonder)) as desk:
+        turn = await desk.start()
+        (question,) = (await open_questions(desk, turn)).values()
+        await desk.runner.reply(turn.id, question.id, declined=True)
+        assert text(await desk.events(turn)) == "It is None."
+
+
+# Approvals
+
+
+async def test_several_that_ask_at_once_get_each_its_own_answer() -> None:
+    def left(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"left {interrupt({'tool': 'left'})} ")]}
+
+    def right(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"right {interrupt({'tool': 'right'})} ")]}
+
     async with desk_for(graph(left, right)) as desk:
         turn = await desk.start()
-        requests = {one.tool: one.call_id for one in only(await asked(desk, turn, 2), ApprovalRequestEvent)}
+        requests = {
+            request.tool: request.call_id
+            for request in only(await events_until_suspended(desk, turn, 2), ApprovalRequestEvent)
+        }
         await desk.runner.decide(turn.id, requests["left"], approved=False)
         await desk.runner.decide(turn.id, requests["right"], approved=True)
         events = await desk.events(turn)
@@ -128,13 +218,13 @@ async def test_several_that_ask_at_once_get_each_its_own_answer() -> None:
 
 async def test_one_node_may_ask_again() -> None:
     def twice(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [AIMessage(f"{interrupt('one')} {interrupt('two')}")]}
+        return {"messages": [AIMessage(f"{interrupt({'tool': 'one'})} {interrupt({'tool': 'two'})}")]}
 
     async with desk_for(graph(twice)) as desk:
         turn = await desk.start()
-        (first,) = only(await asked(desk, turn), ApprovalRequestEvent)
+        (first,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
         await desk.runner.decide(turn.id, first.call_id, approved=True)
-        _, second = only(await asked(desk, turn, 2), ApprovalRequestEvent)
+        _, second = only(await events_until_suspended(desk, turn, 2), ApprovalRequestEvent)
         await desk.runner.decide(turn.id, second.call_id, approved=False)
         events = await desk.events(turn)
     assert text(events) == "True False"
@@ -152,17 +242,17 @@ async def test_who_asks_inside_a_subgraph_is_told() -> None:
 
 
 async def test_turn_that_branches_from_an_earlier_one_asks() -> None:
-    def ask_if_told(state: MessagesState) -> dict[str, Any]:
+    def ask_if_requested(state: MessagesState) -> dict[str, Any]:
         if state["messages"][-1].content == "ask":
-            interrupt("May I?")
+            interrupt(MAY_I)
         return {"messages": [AIMessage(f"{len(state['messages'])} messages.")]}
 
-    async with desk_for(graph(ask_if_told)) as desk:
+    async with desk_for(graph(ask_if_requested)) as desk:
         first = await desk.start("one")
         await desk.events(first)
         await desk.events(await desk.start("two", session_id=first.session_id))
         turn = await desk.start("ask", session_id=first.session_id, parent_turn_id=first.id)
-        (request,) = only(await asked(desk, turn, 1), ApprovalRequestEvent)
+        (request,) = only(await events_until_suspended(desk, turn, 1), ApprovalRequestEvent)
         await desk.runner.decide(turn.id, request.call_id, approved=True)
         assert text(await desk.events(turn)) == "3 messages."
 
@@ -184,7 +274,7 @@ async def test_graph_without_a_checkpointer_is_kept_with_the_turn(nested: bool) 
     store = MemoryStore()
     async with desk_for(built, store) as desk:
         turn = await desk.start()
-        (request,) = only(await asked(desk, turn, 1), ApprovalRequestEvent)
+        (request,) = only(await events_until_suspended(desk, turn, 1), ApprovalRequestEvent)
     async with desk_for(built, store) as desk:
         await desk.runner.decide(turn.id, request.call_id, approved=True)
         events = await desk.events(turn)
@@ -223,14 +313,14 @@ async def test_a_checkpointer_that_has_forgotten_is_an_error_and_no_fresh_start(
 
     def act(state: MessagesState) -> dict[str, Any]:
         ran.append("before")
-        interrupt("May I?")
+        interrupt(MAY_I)
         ran.append("after")
         return {}
 
     store = MemoryStore()
     async with desk_for(graph(act), store) as desk:
         turn = await desk.start()
-        (request,) = only(await asked(desk, turn), ApprovalRequestEvent)
+        (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
     async with desk_for(graph(act), MemoryStore(store.tables)) as desk:
         await desk.runner.decide(turn.id, request.call_id, approved=True)
         events = await desk.events(turn)
@@ -277,8 +367,8 @@ async def test_the_middleware_s_question_about_one_call_is_answered_too(
     built = create_agent(model, tools=[mail.send], middleware=[asks], checkpointer=InMemorySaver())
     async with desk_for(built) as desk:
         turn = await desk.start()
-        requests = only(await asked(desk, turn, 2), ApprovalRequestEvent)
-        assert {(one.call_id, one.args["to"], one.reason) for one in requests} == {
+        requests = only(await events_until_suspended(desk, turn, 2), ApprovalRequestEvent)
+        assert {(request.call_id, request.args["to"], request.reason) for request in requests} == {
             ("call_1", "bob", "It leaves the house."),
             ("call_2", "eve", "It leaves the house."),
         }
@@ -289,7 +379,7 @@ async def test_the_middleware_s_question_about_one_call_is_answered_too(
     assert mail.sent == ["bob"]
     check_calls_have_results(events)
     assert "Eve listens" in results(events)["call_2"][1]
-    assert "Eve listens" in repr(said(model_server.bodies[1]))
+    assert "Eve listens" in repr(conversation_of(model_server.bodies[1]))
 
 
 async def test_two_calls_that_are_alike_are_two_decisions(model: ChatOpenAI, model_server: ScriptedModel) -> None:
@@ -299,8 +389,8 @@ async def test_two_calls_that_are_alike_are_two_decisions(model: ChatOpenAI, mod
     built = create_agent(model, tools=[mail.send], middleware=[asks], checkpointer=InMemorySaver())
     async with desk_for(built) as desk:
         turn = await desk.start()
-        requests = only(await asked(desk, turn, 2), ApprovalRequestEvent)
-        assert [one.call_id for one in requests] == ["call_1", "call_2"]
+        requests = only(await events_until_suspended(desk, turn, 2), ApprovalRequestEvent)
+        assert [request.call_id for request in requests] == ["call_1", "call_2"]
         await desk.runner.decide(turn.id, "call_1", approved=False)
         await desk.runner.decide(turn.id, "call_2", approved=True)
         events = await desk.events(turn)
@@ -351,7 +441,7 @@ async def test_a_tool_that_asks_in_the_middle_is_told_once(model: ChatOpenAI, mo
     assert [event.tool for event in only(events, ToolCallEvent)] == ["book", "pay"]
     check_calls_have_results(events)
     assert results(events)["call_1"] == (True, "not booked")
-    assert ("result", ("call_1", "not booked")) in said(model_server.bodies[1])
+    assert ("result", ("call_1", "not booked")) in conversation_of(model_server.bodies[1])
 
 
 async def test_our_tools_work_in_a_graph_and_outside_of_one(model: ChatOpenAI, model_server: ScriptedModel) -> None:

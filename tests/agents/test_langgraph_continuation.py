@@ -37,7 +37,7 @@ from tests.core.desk import (
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Request, ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.agents.langgraph.continuation import check_hooks
+from turnwire.agents.langgraph.runner import check_hooks
 from turnwire.core.contracts import Store, keeps_journal, resumes
 from turnwire.core.events import RestartEvent, TokenEvent, ToolResultEvent
 from turnwire.core.turns import TurnRecord
@@ -128,9 +128,9 @@ class Office:
         model, done = self.model, self.done
 
         async def ask(state: MessagesState) -> dict[str, Any]:
-            first = interrupt("May I?")
+            first = interrupt({"action": "ask", "text": "May I?"})
             weather = await self.look.ainvoke({"city": "Rome"})
-            second = interrupt("Really?")
+            second = interrupt({"action": "ask", "text": "Really?"})
             done["ask"] += 1
             return {"messages": [AIMessage(f"{first} {second} {weather}. ")]}
 
@@ -252,6 +252,7 @@ async def thread(office: Office, outcome: Outcome, kind: str) -> list[tuple[str,
     return [(message.type, message.content) for message in state.values["messages"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "saved"),
     [

@@ -1,4 +1,4 @@
-"""What is special to the OpenAI Agents SDK. What all agents promise is in tests/contracts/test_agent.py."""
+"""Tests that are special to the OpenAI Agents SDK; the contract suite has the rest."""
 
 import asyncio
 import json
@@ -34,7 +34,16 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from tests.contracts.agent_cases.openai_agents import sdk_model
-from tests.contracts.test_agent import SECRET, check_calls_have_results, only, outcome, results_told, said, seen, text
+from tests.contracts.test_agent import (
+    SECRET,
+    check_calls_have_results,
+    conversation_of,
+    only,
+    outcome,
+    seen,
+    text,
+    tool_results_of,
+)
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, open_actor_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
@@ -95,7 +104,7 @@ async def answered(agent: Agent[Any], message: str = "Hello", **options: Any) ->
 
 @function_tool
 async def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     emit(StatusEvent(f"asking about {city}"))
     return f"Sunny in {city}"
 
@@ -359,8 +368,8 @@ async def test_runs_outside_a_turn_are_left_alone() -> None:
     script = SdkScript([[assistant_message("Told.")], [assistant_message("Alone.")], [assistant_message("Streamed.")]])
     agent, config = Agent(name="Helper", model=script), RunConfig(tracing_disabled=True)
     turn = Turn(id="t", session_id="s", principal="ann", message="Hello")
-    told = [event async for event in OpenAIAgentsAgent(agent).answer(turn)]
-    assert "".join(event for event in told if isinstance(event, str)) == "Told."
+    events = [event async for event in OpenAIAgentsAgent(agent).answer(turn)]
+    assert "".join(event for event in events if isinstance(event, str)) == "Told."
     assert (await Runner.run(agent, "Hello", run_config=config)).final_output == "Alone."
     streamed = Runner.run_streamed(agent, "Hello", run_config=config)
     assert [event async for event in streamed.stream_events()]
@@ -442,16 +451,16 @@ async def test_the_sdks_own_session_remembers(model: Model, model_server: Script
         await desk.events(first)
         await desk.events(await desk.start("Whose?", session_id=first.session_id))
         await desk.events(await desk.start("What have I said?"))
-    assert said(model_server.bodies[2]) == [
+    assert conversation_of(model_server.bodies[2]) == [
         ("user", "How is the weather?"),
         ("call", ("call_1", "weather", {"city": "Oslo"})),
         ("result", ("call_1", "Sunny in Oslo")),
         ("assistant", "Sunny."),
         ("user", "Whose?"),
     ]
-    assert said(model_server.bodies[3]) == [("user", "What have I said?")]
-    for one in kept.values():
-        one.close()
+    assert conversation_of(model_server.bodies[3]) == [("user", "What have I said?")]
+    for opened in kept.values():
+        opened.close()
 
 
 @pytest.fixture
@@ -482,7 +491,7 @@ async def test_sdk_session_has_what_a_stopped_turn_did(
         await seen(desk, first, lambda event: isinstance(event, ToolResultEvent))
         await desk.cancel(first)
         await desk.events(await desk.start("And now?", session_id=first.session_id))
-    entries = said(model_server.bodies[-1])
+    entries = conversation_of(model_server.bodies[-1])
     assert entries[:5] == [
         ("user", "How is the weather?"),
         ("assistant", "Let me look."),
@@ -504,8 +513,8 @@ async def test_sdk_session_has_the_text_of_a_stopped_turn(
         await desk.cancel(first)
         for message in ("two", "three"):
             await desk.events(await desk.start(message, session_id=first.session_id))
-    users = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
-    texts = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "assistant"]
+    users = [entry for kind, entry in conversation_of(model_server.bodies[-1]) if kind == "user"]
+    texts = [entry for kind, entry in conversation_of(model_server.bodies[-1]) if kind == "assistant"]
     assert users == ["one", "two", "three"]
     assert texts[0].startswith("Half an\n\n[The user stopped")
     assert texts[1:] == ["Whole."]
@@ -522,7 +531,7 @@ async def test_sdk_session_follows_a_turn_that_continues_an_earlier_one(
         async def ask(message: str, parent: str | None = None) -> list[str]:
             turn = await desk.start(message, session_id=first.session_id, parent_turn_id=parent)
             await desk.events(turn)
-            return [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
+            return [entry for kind, entry in conversation_of(model_server.bodies[-1]) if kind == "user"]
 
         assert await ask("two") == ["one", "two"]
         assert await ask("three") == ["one", "two", "three"]
@@ -536,7 +545,7 @@ async def test_tools_find_the_turn_or_what_the_application_makes_of_it(
 ) -> None:
     @function_tool
     async def who(context: RunContextWrapper[Any]) -> str:
-        """Who asks."""
+        """Return the principal that asks."""
         return str(getattr(context.context, "principal", context.context))
 
     agent = Agent(name="Helper", model=model, tools=[who])
@@ -568,8 +577,8 @@ async def test_tools_tell_of_the_progress_of_their_own_call(model: Model, model_
     wanted = [("stir", {"cup": 1}), ("stir", {"cup": 2}), ("pour", {"cup": 3})]
     model_server.plan(calls(*wanted), says("Tea."))
     events = await answered(Agent(name="Helper", model=model, tools=[stir, pour]))
-    told = {(event.call_id, event.text) for event in only(events, ToolProgressEvent)}
-    assert told == {("call_1", "stirring 1"), ("call_2", "stirring 2"), ("call_3", "pouring 3")}
+    texts = {(event.call_id, event.text) for event in only(events, ToolProgressEvent)}
+    assert texts == {("call_1", "stirring 1"), ("call_2", "stirring 2"), ("call_3", "pouring 3")}
 
 
 async def test_a_result_too_long_for_the_log_is_cut_there(model: Model, model_server: ScriptedModel) -> None:
@@ -582,13 +591,13 @@ async def test_a_result_too_long_for_the_log_is_cut_there(model: Model, model_se
     events = await answered(Agent(name="Helper", model=model, tools=[read_all]))
     assert outcome(events) == ("completed", None)
     assert len(only(events, ToolResultEvent)[0].result) < 50_000
-    assert len(results_told(model_server.bodies[1])[0]) == 2_000_000
+    assert len(tool_results_of(model_server.bodies[1])[0]) == 2_000_000
 
 
 async def test_a_tool_that_runs_at_the_provider_is_told(model_server: ScriptedModel) -> None:
     def item(kind: str, **fields: Any) -> bytes:
-        told = {"id": "ws_1", "type": "web_search_call", **fields}
-        return json.dumps({"type": kind, "output_index": 0, "sequence_number": 2, "item": told}).encode()
+        search = {"id": "ws_1", "type": "web_search_call", **fields}
+        return json.dumps({"type": kind, "output_index": 0, "sequence_number": 2, "item": search}).encode()
 
     action = {"type": "search", "query": "tea"}
     begun = item("response.output_item.added", status="in_progress")

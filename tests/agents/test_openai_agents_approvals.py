@@ -20,7 +20,7 @@ from openai.types.responses.tool_param import Mcp
 
 from tests.contracts.stores import SqliteBackend
 from tests.contracts.test_agent import check_calls_have_results, only, outcome, text
-from tests.contracts.test_agent_approvals import asked, results
+from tests.contracts.test_agent_approvals import events_until_suspended, results
 from tests.core.desk import Desk
 from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
 from turnwire.core.budget import Limits
@@ -54,7 +54,7 @@ async def send(to: str) -> str:
 
 @function_tool
 async def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     return f"Sunny in {city}"
 
 
@@ -98,7 +98,7 @@ async def test_an_agent_inside_a_tool_may_ask_and_goes_on_after_a_restart(
     backend = SqliteBackend(tmp_path)
     async with open_desk(boss([CLERK_WRITES], [ASKS_CLERK], **options), await backend.open()) as desk:
         turn = await desk.start()
-        events = await asked(desk, turn)
+        events = await events_until_suspended(desk, turn)
         (request,) = only(events, ApprovalRequestEvent)
         assert (request.call_id, request.tool, request.args) == ("c1", "send", {"to": "bob"})
         assert request.agent_path == ("Clerk",)
@@ -113,8 +113,13 @@ async def test_an_agent_inside_a_tool_may_ask_and_goes_on_after_a_restart(
     assert outcome(events) == ("completed", None)
     assert sent == (["bob"] if approved else [])
     check_calls_have_results(events)
-    told = {event.call_id: (event.agent_path, event.success) for event in only(events, ToolResultEvent)}
-    assert told == {"b1": ((), True), "b2": ((), True), "c1": (("Clerk",), approved), "c2": (("Clerk",), True)}
+    results_by_call = {event.call_id: (event.agent_path, event.success) for event in only(events, ToolResultEvent)}
+    assert results_by_call == {
+        "b1": ((), True),
+        "b2": ((), True),
+        "c1": (("Clerk",), approved),
+        "c2": (("Clerk",), True),
+    }
     assert results(events)["c1"][1] == ("sent to bob" if approved else "Denied: not today")
     assert TokenEvent("The clerk is done.", agent_path=("Clerk",)) in events
     assert "".join(event.content for event in only(events, TokenEvent) if not event.agent_path) == "All is done."
@@ -152,7 +157,7 @@ async def test_the_agent_that_took_over_goes_on() -> None:
     over = [function_call("transfer_to_clerk", {}, call_id="t1")]
     async with open_desk(triage([[letter("bob", "c1")]], [over]), store) as desk:
         turn = await desk.start()
-        (request,) = only(await asked(desk, turn), ApprovalRequestEvent)
+        (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
         assert request.agent_path == ()
     async with open_desk(triage([[assistant_message("Done, says the clerk.")]], []), store) as desk:
         await desk.runner.decide(turn.id, "c1", approved=True)
@@ -175,7 +180,7 @@ async def test_the_context_is_made_anew_and_never_kept() -> None:
 
     @function_tool(needs_approval=True)
     async def who(context: RunContextWrapper[Context]) -> str:
-        """Who asks."""
+        """Return the principal that asks."""
         assert isinstance(context.context.lock, object)
         return made[-1]
 
@@ -183,7 +188,7 @@ async def test_the_context_is_made_anew_and_never_kept() -> None:
     agent = Agent(name="Helper", model=model, tools=[who])
     async with open_desk(agent, context=lambda turn: Context(turn.principal)) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         assert b"lock" not in await desk.store.checkpoint(turn.id)
         await desk.runner.decide(turn.id, "c1", approved=True)
         events = await desk.events(turn)
@@ -198,7 +203,7 @@ async def test_the_sdk_s_own_memory_has_each_item_once(tmp_path: Path) -> None:
     try:
         async with open_desk(agent, session=lambda turn: memory) as desk:
             turn = await desk.start("Write")
-            await asked(desk, turn)
+            await events_until_suspended(desk, turn)
             await desk.runner.decide(turn.id, "c1", approved=True)
             assert outcome(await desk.events(turn)) == ("completed", None)
         kept = [item.get("type", item.get("role")) for item in await memory.get_items()]
@@ -212,7 +217,7 @@ async def test_an_agent_that_is_another_one_cannot_go_on() -> None:
     agent = Agent(name="Helper", model=SdkScript([[letter("bob", "c1")]]), tools=[send])
     async with open_desk(agent, store) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
     async with open_desk(Agent(name="Other", model=SdkScript([])), store) as desk:
         await desk.runner.decide(turn.id, "c1", approved=True)
         events = await desk.events(turn)
@@ -257,8 +262,8 @@ async def test_a_tool_at_the_provider_may_need_approval(approved: bool) -> None:
     agent = Agent(name="Helper", model=SdkScript(steps), tools=[HostedMCPTool(tool_config=config)])
     async with open_desk(agent) as desk:
         turn = await desk.start()
-        (one,) = only(await asked(desk, turn), ApprovalRequestEvent)
-        assert (one.call_id, one.tool, one.args) == ("m1", "send", {"to": "bob"})
+        (pending,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
+        assert (pending.call_id, pending.tool, pending.args) == ("m1", "send", {"to": "bob"})
         await desk.runner.decide(turn.id, "m1", approved=approved)
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)

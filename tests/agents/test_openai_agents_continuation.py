@@ -197,8 +197,8 @@ async def test_running_tool_is_repeated_if_idempotent_and_otherwise_asked_about(
             assert await completed_answer(desk, turn) == "Done."
         assert office.done == {"look Oslo": 1, "pay 1": 2 if idempotent else 1}
         assert len(model_server.bodies) - first == 2
-        told = [message["content"] for message in model_server.bodies[-1]["messages"] if message["role"] == "tool"]
-        assert told[1] == "paid" if idempotent else told[1].startswith("Outcome unknown")
+        results = [message["content"] for message in model_server.bodies[-1]["messages"] if message["role"] == "tool"]
+        assert results[1] == "paid" if idempotent else results[1].startswith("Outcome unknown")
 
 
 async def _wait_for_result(desk: Desk, turn: TurnRecord, result: ToolResultEvent) -> None:

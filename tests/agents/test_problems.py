@@ -1,4 +1,4 @@
-"""What agents lack is told when the server starts, not by the first turn that fails."""
+"""Problems of agents are reported when the server starts, not by the first turn that fails."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ from pydantic_ai import Agent as PydanticAgent
 
 from turnwire import Turnwire
 from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.agents.loader import as_agent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
-from turnwire.assembly import as_agent
 from turnwire.cli.serve import agent_notes
 from turnwire.core.contracts import problems_of
 

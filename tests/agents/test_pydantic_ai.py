@@ -1,4 +1,4 @@
-"""What is special to Pydantic AI; the contract suite has the rest."""
+"""Tests that are special to Pydantic AI; the contract suite has the rest."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,9 +19,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.core.desk import open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire.agents.loader import as_agent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.agents.pydantic_ai.messages import sdk_messages
-from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import AgentError, ModelError, ToolError
 from turnwire.core.events import (
@@ -34,6 +34,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.files import LoadedFiles
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
@@ -43,7 +44,7 @@ __all__ = ["model_server"]
 TURN = Turn(id="t1", session_id="s1", principal="ann", message="hello")
 
 
-async def heard(agent: Any, turn: Turn = TURN) -> list[Event | str]:
+async def answered(agent: Any, turn: Turn = TURN) -> list[Event | str]:
     return [event async for event in agent.answer(turn)]
 
 
@@ -62,8 +63,8 @@ def one_call(tool: str, arguments: str = "{}") -> FunctionModel:
         if len(messages) == 1:
             yield {0: DeltaToolCall(name=tool, json_args=arguments, tool_call_id="c1")}
         else:
-            (told,) = (part for part in messages[-1].parts if isinstance(part, ToolReturnPart))
-            for word in ("I ", "was ", "told: ", str(told.content)):
+            (result,) = (part for part in messages[-1].parts if isinstance(part, ToolReturnPart))
+            for word in ("I ", "was ", "told: ", str(result.content)):
                 yield word
 
     return FunctionModel(stream_function=stream)
@@ -84,7 +85,7 @@ async def test_a_model_that_is_a_function_answers() -> None:
     def add(a: int, b: int) -> int:
         return a + b
 
-    events = await heard(as_agent(agent))
+    events = await answered(as_agent(agent))
     assert only(events, ToolCallEvent) == [ToolCallEvent("c1", "add", {"a": 1, "b": 2})]
     (result,) = only(events, ToolResultEvent)
     assert (result.success, result.result) == (True, 3)
@@ -98,7 +99,7 @@ async def test_the_sdks_test_model_answers() -> None:
     def look() -> str:
         return "nothing"
 
-    events = await heard(as_agent(agent))
+    events = await answered(as_agent(agent))
     assert [event.tool for event in only(events, ToolResultEvent)] == ["look"]
     assert text(events) == "All fine."
     assert only(events, UsageEvent)
@@ -111,9 +112,9 @@ async def test_what_is_given_for_the_run_reaches_it() -> None:
     def whose(context: RunContext[str]) -> str:
         return f"{context.deps}'s, in {context.conversation_id}"
 
-    assert text(await heard(PydanticAIAgent(agent, deps="Ada"))) == "I was told: Ada's, in s1"
+    assert text(await answered(PydanticAIAgent(agent, deps="Ada"))) == "I was told: Ada's, in s1"
     with pytest.raises(AgentError) as caught:
-        await heard(PydanticAIAgent(agent, deps="Ada", usage_limits=UsageLimits(request_limit=1)))
+        await answered(PydanticAIAgent(agent, deps="Ada", usage_limits=UsageLimits(request_limit=1)))
     assert caught.value.code == "max_turns"
 
 
@@ -124,7 +125,7 @@ async def test_a_tool_may_know_who_asks() -> None:
     async def whoami(context: RunContext[Turn]) -> str:
         return context.deps.principal
 
-    assert text(await heard(PydanticAIAgent(agent, to_deps=lambda turn: turn))) == "I was told: ann"
+    assert text(await answered(PydanticAIAgent(agent, to_deps=lambda turn: turn))) == "I was told: ann"
 
 
 async def test_an_answer_that_is_a_value_is_told_as_json() -> None:
@@ -133,7 +134,7 @@ async def test_an_answer_that_is_a_value_is_told_as_json() -> None:
         people: int
 
     agent = Agent(TestModel(custom_output_args={"name": "Oslo", "people": 700_000}), output_type=City)
-    assert text(await heard(as_agent(agent))) == '{"name":"Oslo","people":700000}'
+    assert text(await answered(as_agent(agent))) == '{"name":"Oslo","people":700000}'
 
 
 async def test_tools_that_run_at_the_provider_and_thoughts_are_told() -> None:
@@ -143,7 +144,7 @@ async def test_tools_that_run_at_the_provider_and_thoughts_are_told() -> None:
         yield {2: DeltaThinkingPart(content="Hm.")}
         yield "Green."
 
-    events = await heard(as_agent(Agent(FunctionModel(stream_function=stream))))
+    events = await answered(as_agent(Agent(FunctionModel(stream_function=stream))))
     assert events[0] == ToolCallEvent("n1", "web_search", {"query": "tea"})
     (result,) = only(events, ToolResultEvent)
     assert (result.call_id, result.success, result.result) == ("n1", True, {"hits": 2})
@@ -163,7 +164,7 @@ async def test_an_event_of_the_applications_own_is_told() -> None:
         await context.emit(TastedEvent(cups=2))
         return "good"
 
-    events = await heard(as_agent(agent))
+    events = await answered(as_agent(agent))
     assert only(events, CustomEvent) == [CustomEvent(name="tasted", data={"cups": 2})]
 
 
@@ -195,7 +196,7 @@ async def test_a_long_result_is_cut_in_the_log_and_not_for_the_model() -> None:
     async def read() -> str:
         return "word " * 100_000
 
-    events = await heard(as_agent(agent))
+    events = await answered(as_agent(agent))
     (result,) = only(events, ToolResultEvent)
     assert len(result.result) < 21_000
     assert "500,000 characters in all" in result.result
@@ -210,7 +211,7 @@ async def test_what_a_tool_raises_for_the_model_is_read_by_it(error: Exception) 
     async def look() -> str:
         raise error
 
-    events = await heard(as_agent(agent))
+    events = await answered(as_agent(agent))
     (result,) = only(events, ToolResultEvent)
     assert not result.success
     assert "there is no such city" in str(result.result)
@@ -226,13 +227,13 @@ async def test_a_tool_of_half_an_answer_does_not_run(model_server: ScriptedModel
         raise AssertionError("it ran")
 
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(agent))
+        await answered(as_agent(agent))
     assert caught.value.code == "truncated"
 
 
 async def test_all_of_the_cost_is_told(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
     model_server.plan(says("Hm.", usage={"input": 11, "output": 7, "cached": 5, "reasoning": 3}))
-    events = await heard(as_agent(Agent(model)))
+    events = await answered(as_agent(Agent(model)))
     assert only(events, UsageEvent) == [
         UsageEvent(model="scripted", input_tokens=11, output_tokens=7, cached_input_tokens=5, reasoning_tokens=3)
     ]
@@ -241,7 +242,7 @@ async def test_all_of_the_cost_is_told(model_server: ScriptedModel, model: OpenA
 async def test_a_model_that_says_nothing_is_a_bad_answer(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
     model_server.plan(says(), says())
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(Agent(model)))
+        await answered(as_agent(Agent(model)))
     assert caught.value.code == "bad_answer"
 
 
@@ -263,7 +264,7 @@ async def test_an_error_of_any_provider_has_its_code(error: ModelAPIError, code:
         raise error
 
     with pytest.raises(ModelError) as caught:
-        await heard(as_agent(Agent(FunctionModel(stream_function=stream))))
+        await answered(as_agent(Agent(FunctionModel(stream_function=stream))))
     assert caught.value.code == code
     assert "swordfish" not in str(caught.value)
 
@@ -275,7 +276,7 @@ async def test_the_history_is_told_in_the_sdks_words(model_server: ScriptedModel
         Message("tool", "Sunny", call_id="c1"),
         Message("assistant", "It is sunny."),
     )
-    assert [part.part_kind for message in sdk_messages(history) for part in message.parts] == [
+    assert [part.part_kind for message in sdk_messages(history, LoadedFiles()) for part in message.parts] == [
         "user-prompt",
         "text",
         "tool-call",
@@ -284,7 +285,7 @@ async def test_the_history_is_told_in_the_sdks_words(model_server: ScriptedModel
     ]
     model_server.plan(says("Oslo."))
     turn = Turn(id="t2", session_id="s1", principal="ann", message="Where?", history=history)
-    assert text(await heard(as_agent(Agent(model)), turn)) == "Oslo."
+    assert text(await answered(as_agent(Agent(model)), turn)) == "Oslo."
     assert [message["role"] for message in model_server.bodies[0]["messages"]] == [
         "user",
         "assistant",
@@ -303,8 +304,8 @@ async def test_run_in_a_function_is_shown_and_counted(model_server: ScriptedMode
     model_server.plan(says("It ", "is."))
     async with open_actor_desk(MemoryStore(), answer) as desk:
         events = await desk.events(await desk.start("Oslo?"))
-    told = [event for event in events if isinstance(event, TokenEvent)]
-    assert [(event.content, event.agent_path) for event in told] == [
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    assert [(event.content, event.agent_path) for event in tokens] == [
         ("It ", ("Scout",)),
         ("is.", ("Scout",)),
         ("It is.", ()),
@@ -320,8 +321,8 @@ async def test_run_in_a_thread_is_shown() -> None:
 
     async with open_actor_desk(MemoryStore(), answer) as desk:
         events = await desk.events(await desk.start("Oslo?"))
-    told = [event.content for event in events if isinstance(event, TokenEvent) and event.agent_path == ("Scout",)]
-    assert "".join(told) == "Sunny."
+    texts = [event.content for event in events if isinstance(event, TokenEvent) and event.agent_path == ("Scout",)]
+    assert "".join(texts) == "Sunny."
 
 
 async def test_json_of_a_sub_agent_is_not_shown(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
@@ -338,6 +339,6 @@ async def test_json_of_a_sub_agent_is_not_shown(model_server: ScriptedModel, mod
     model_server.plan(calls(("check", {})), says('{"is_homework": false}'), says("No."))
     async with open_actor_desk(MemoryStore(), agent) as desk:
         events = await desk.events(await desk.start("Is it?"))
-    told = [(event.content, event.agent_path) for event in events if isinstance(event, TokenEvent)]
-    assert told == [("No.", ())]
+    tokens = [(event.content, event.agent_path) for event in events if isinstance(event, TokenEvent)]
+    assert tokens == [("No.", ())]
     assert [event.agent_path for event in events if isinstance(event, UsageEvent)] == [(), ("Checker",), ()]

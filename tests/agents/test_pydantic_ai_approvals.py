@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from tests.contracts.test_agent import check_calls_have_results, only, outcome, text
-from tests.contracts.test_agent_approvals import asked, results
+from tests.contracts.test_agent_approvals import events_until_suspended, results
 from tests.core.desk import Desk, open_desk
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
 from turnwire.core.events import ApprovalRequestEvent, ErrorEvent, Event
@@ -24,13 +24,13 @@ def model(output: str | None = None) -> FunctionModel:
     """Calls `send` once, and then says what it was told; by an output tool, if there is one."""
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
-        told = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
-        if not told:
+        returns = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+        if not returns:
             yield {0: DeltaToolCall(name="send", json_args='{"to": "bob"}', tool_call_id="c1")}
         elif output:
             yield {0: DeltaToolCall(name=info.output_tools[0].name, json_args=output, tool_call_id="c2")}
         else:
-            yield f"I was told: {told[0].content}"
+            yield f"I was told: {returns[0].content}"
 
     return FunctionModel(stream_function=stream)
 
@@ -41,7 +41,7 @@ def desk_for(agent: Any, **options: Any) -> Any:
 
 async def decided(desk: Desk, approved: bool, reason: str | None = None) -> list[Event]:
     turn = await desk.start()
-    (request,) = only(await asked(desk, turn), ApprovalRequestEvent)
+    (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
     await desk.runner.decide(turn.id, request.call_id, approved=approved, reason=reason)
     return await desk.events(turn)
 
@@ -67,9 +67,9 @@ async def test_a_tool_may_ask_from_inside_and_say_why(approved: bool) -> None:
     (request,) = only(events, ApprovalRequestEvent)
     assert (request.call_id, request.args, request.reason) == ("c1", {"to": "bob"}, "it leaves the house")
     check_calls_have_results(events)
-    told = "sent to bob by ann" if approved else "Denied: not today"
-    assert results(events) == {"c1": (approved, told)}
-    assert text(events) == f"I was told: {told}"
+    result = "sent to bob by ann" if approved else "Denied: not today"
+    assert results(events) == {"c1": (approved, result)}
+    assert text(events) == f"I was told: {result}"
 
 
 async def test_an_answer_that_is_a_value_comes_after_a_wait_too() -> None:

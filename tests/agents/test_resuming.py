@@ -117,7 +117,7 @@ async def wait_for_results(desk: Desk, turn: TurnRecord, count: int) -> None:
 
 
 def conversation(server: ScriptedModel) -> list[tuple[str, Any]]:
-    """What the model was told last: its words or calls, and the results of tools."""
+    """Return the last request to the model: its own words or calls, and the results of tools."""
     return [
         (message["role"], message.get("content") or [call["id"] for call in message["tool_calls"]])
         for message in server.bodies[-1]["messages"]
@@ -174,8 +174,8 @@ async def test_of_calls_that_broke_off_any_other_waits_for_a_person(
         assert await completed_answer(desk, turn) == "Done."
     assert ApprovalRequestEvent("call_2", "pay", {"amount": 1}, OUTCOME_UNKNOWN) in events
     assert bench.done == ["look Rome", "pay 1"] + ["pay 1"] * approved
-    _, told = conversation(model_server)[-1]
-    assert told == "did pay 1" if approved else told.startswith("Outcome unknown")
+    _, result = conversation(model_server)[-1]
+    assert result == "did pay 1" if approved else result.startswith("Outcome unknown")
 
 
 async def test_an_idempotent_call_that_nobody_had_approved_still_waits_for_it(model_server: ScriptedModel) -> None:

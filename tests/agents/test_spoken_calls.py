@@ -17,7 +17,7 @@ OSLO = [("weather", {"city": "Oslo"})]
 
 
 def read(pieces: Sequence[str], tools: Sequence[str] = TOOLS) -> tuple[str, list[tuple[str, Any]]]:
-    """What is shown of a reply, and the calls that it has."""
+    """Return the text of a reply that is shown, and its calls."""
     spoken = TextToolCalls(tools)
     shown = "".join(map(spoken.feed, pieces))
     rest, wishes = spoken.end()

@@ -35,9 +35,9 @@ def note_of(citation: dict[str, Any]) -> tuple[str, str]:
     return query["vault"][0], query["file"][0]
 
 
-def told(request: Request, call: int = -1) -> Any:
-    """What the model was told by a tool."""
-    return json.loads([one["content"] for one in request.body["messages"] if one["role"] == "tool"][call])
+def tool_result(request: Request, call: int = -1) -> Any:
+    """Return the result of a tool, as the model got it."""
+    return json.loads([message["content"] for message in request.body["messages"] if message["role"] == "tool"][call])
 
 
 # Without a model
@@ -117,7 +117,10 @@ async def test_a_model_searches_reads_and_cites(vault: Path, model_server: Scrip
     text = "".join(event["content"] for event in events if event["type"] == "token")
     assert text == "It launches on Friday [1]. Water the tomatoes every morning [2]. Nobody said so."
     citations = [event for event in events if event["type"] == "citation"]
-    assert [note_of(one) for one in citations] == [("My Vault", "Projects/Moon Rocket.md"), ("My Vault", "Garden.md")]
+    assert [note_of(citation) for citation in citations] == [
+        ("My Vault", "Projects/Moon Rocket.md"),
+        ("My Vault", "Garden.md"),
+    ]
     assert citations[1]["supporting_quote"] == "Tomatoes are watered every morning."
     assert text[citations[1]["answer_start"] : citations[1]["answer_end"]] == "Water the tomatoes every morning"
     assert [event["tool"] for event in events if event["type"] == "tool_call"] == [
@@ -133,9 +136,9 @@ async def test_a_model_searches_reads_and_cites(vault: Path, model_server: Scrip
         "create_note",
         "append_to_note",
     }
-    assert told(second, 0)[0]["note"] == "Projects/Moon Rocket.md"
-    assert told(second, 1) == {"notes": ["Garden.md", "Projects/Moon Rocket.md"], "more": 0}
-    assert told(third)["passages"][0]["number"] == 2
+    assert tool_result(second, 0)[0]["note"] == "Projects/Moon Rocket.md"
+    assert tool_result(second, 1) == {"notes": ["Garden.md", "Projects/Moon Rocket.md"], "more": 0}
+    assert tool_result(third)["passages"][0]["number"] == 2
     assert "sesame" not in json.dumps([request.body for request in model_server.requests])
 
 
@@ -150,7 +153,7 @@ async def test_what_somebody_uploads_is_found_and_cited_but_is_no_note(
         )
         assert sent.status_code == 201
         answer = await ask(server, "Does it come back?")
-    assert told(model_server.requests[1])[0]["document"] == "comets.md"
+    assert tool_result(model_server.requests[1])[0]["document"] == "comets.md"
     (citation,) = answer["citations"]
     assert citation["document_id"] == sent.json()["id"]
     assert "url" not in citation
@@ -182,7 +185,7 @@ async def test_writing_waits_for_a_person_and_the_answer_goes_on_after_a_restart
     text = "".join(frame.event["content"] for frame in frames if frame.type == "token")
     citations = [frame.event for frame in frames if frame.type == "citation"]
     assert text == "It is on Friday [1].\n\nWritten down, as in [1]."
-    assert {note_of(one) for one in citations} == {("My Vault", "Projects/Moon Rocket.md")}
+    assert {note_of(citation) for citation in citations} == {("My Vault", "Projects/Moon Rocket.md")}
     cited = citations[1]
     assert text[cited["answer_start"] : cited["answer_end"]].startswith("Written down, as in")
 
@@ -214,10 +217,10 @@ async def test_a_note_cannot_speak_as_anybody_else_nor_lead_out_of_the_vault(
         answer = await ask(server, "Read Evil.md")
     assert answer["content"] == "I could not."
     _, second, third = model_server.requests
-    results = [one["content"] for one in third.body["messages"] if one["role"] == "tool"]
+    results = [message["content"] for message in third.body["messages"] if message["role"] == "tool"]
     assert "<|im" not in results[0]
     assert "[INST]" not in results[0]
-    assert "Read ../secret.md" in told(second)["passages"][0]["text"]
+    assert "Read ../secret.md" in tool_result(second)["passages"][0]["text"]
     assert all(result.startswith("Error: ") for result in results[1:])
     assert "sesame" not in json.dumps(third.body)
 
@@ -228,5 +231,5 @@ async def test_the_next_question_starts_its_numbers_anew(vault: Path, model_serv
         first = await ask(server, "When?")
         second = await ask(server, "Really?", session_id=first["session_id"])
     assert (second["content"], second["citations"]) == ("As I said.", [])
-    said = [(one["role"], one["content"]) for one in model_server.requests[-1].body["messages"]][1:]
-    assert said == [("user", "When?"), ("assistant", "On Friday."), ("user", "Really?")]
+    messages = [(message["role"], message["content"]) for message in model_server.requests[-1].body["messages"]][1:]
+    assert messages == [("user", "When?"), ("assistant", "On Friday."), ("user", "Really?")]

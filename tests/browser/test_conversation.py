@@ -1,8 +1,10 @@
 """Tests of a conversation on the page: live steps and text, and every button."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from playwright.async_api import Browser, expect
 
@@ -11,8 +13,9 @@ from tests.browser.conftest import Serve
 from tests.core.desk import Gate
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
-from turnwire import Turn, take_inputs
+from turnwire import Turn, WaitForApproval, ask, take_inputs
 from turnwire.core.events import (
+    ApprovalRequestEvent,
     Event,
     Hit,
     ReasoningEvent,
@@ -205,6 +208,75 @@ async def test_tool_runs_after_approval_and_not_after_denial(browser: Browser, s
         await page.part("deny").click()
         await page.ended()
         await expect(page.answer).to_have_text("May I? Denied: too dear")
+
+
+class Registrar:
+    """An agent that asks for several values at once, and then for one."""
+
+    journal = True
+    on_crash = "resume"
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Any]:
+        form = await ask(
+            "Who are you?",
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "title": "Name", "maxLength": 10},
+                    "age": {"type": "integer", "title": "Age", "minimum": 18},
+                    "colour": {"type": "string", "title": "Colour", "enum": ["red", "blue"]},
+                    "news": {"type": "boolean", "title": "Send news"},
+                    "note": {"type": "string", "title": "Note"},
+                },
+                "required": ["name", "age", "colour"],
+            },
+        )
+        yield f"{form['name']}, {form['age']}, {form['colour']}, {form['news']}, {'note' in form}. "
+        yield f"You like {await ask('What do you like?')}."
+
+
+async def test_question_is_a_form_that_survives_a_reload(browser: Browser, serve: Serve) -> None:
+    async with serve(Registrar()) as server, tab(browser, server.url) as page:
+        await page.ask("Register me")
+        form = page.part("question")
+        await expect(form).to_contain_text("Who are you?")
+        await page.page.reload()
+        await form.get_by_label("Name").fill("Ann")
+        await form.get_by_label("Age").fill("17")
+        await form.get_by_label("Colour").select_option("blue")
+        await form.get_by_label("Send news").check()
+        await page.part("reply-submit").click()
+        # The browser refuses what the schema does not allow.
+        assert await form.get_by_label("Age").evaluate("input => input.validity.rangeUnderflow")
+        await form.get_by_label("Age").fill("18")
+        await page.part("reply-submit").click()
+        await expect(form).to_contain_text("What do you like?")
+        await form.get_by_label("Your answer").fill("tea")
+        await page.part("reply-submit").click()
+        await page.ended()
+        await expect(page.answer).to_have_text("Ann, 18, blue, True, False. You like tea.")
+        await expect(page.part("asked").last).to_contain_text("tea")
+
+
+async def editing(turn: Turn) -> AsyncIterator[Any]:
+    if turn.resumption is None:
+        args = {"amount": 40, "to": "Bob", "tags": ["a"]}
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", args, editable=True)])
+    (decision,) = turn.resumption.decisions
+    yield ToolResultEvent("c1", "pay", True, "done")
+    yield f"Paid {json.dumps(decision.args)}."
+
+
+async def test_arguments_of_an_editable_call_are_changed_in_a_form(browser: Browser, serve: Serve) -> None:
+    async with serve(editing) as server, tab(browser, server.url) as page:
+        await page.ask("Pay")
+        await page.part("edit-arguments").click()
+        form = page.part("arguments")
+        await form.get_by_label("amount").fill("30")
+        await form.get_by_label("tags").fill('["b"]')
+        await page.part("arguments-submit").click()
+        await page.ended()
+        await expect(page.answer).to_have_text('Paid {"amount": 30, "to": "Bob", "tags": ["b"]}.')
 
 
 async def test_uploaded_document_is_used_for_answers(

@@ -159,7 +159,7 @@ async def test_content_security_policy_blocks_unsanitized_html(browser: Browser,
             await page.page.evaluate("document.querySelector('#form').submit()")
             # It is the policy that stops them, and not that nothing is tried. A form is sent a moment later.
             stopped = {"connect-src", "form-action", "img-src"}
-            await until(lambda: stopped <= {one.directive for one in page.violations})
+            await until(lambda: stopped <= {violation.directive for violation in page.violations})
             assert (await page.page.evaluate("location.href")).startswith(server.url)
             page.requests.clear()  # These include requests that the browser refused; none has arrived.
     assert arrived == []

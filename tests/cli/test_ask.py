@@ -187,3 +187,21 @@ async def test_chat_without_a_terminal_is_refused(folder: Path) -> None:
     refused = await run("chat", "--data", folder / "data")
     assert refused.code == 2
     assert "turnwire ask" in refused.err
+
+
+async def test_files_are_sent_with_the_question(folder: Path) -> None:
+    (folder / "seeing.py").write_text(
+        "from turnwire import read_file\n"
+        "async def look(turn):\n"
+        "    for file in turn.attachments:\n"
+        "        yield f'{file.name} {file.media_type} {len(await read_file(file))} '\n"
+        "look.takes_attachments = ['image/*']\n"
+    )
+    (folder / "cat.png").write_bytes(b"\x89PNG")
+    (folder / "notes.txt").write_text("notes")
+    arguments = ("ask", "", "--data", folder / "data", "--agent", "seeing:look", "--file")
+    answered = await run(*arguments, folder / "cat.png", cwd=folder)
+    assert (answered.code, answered.out) == (0, "cat.png image/png 4 \n")
+    refused = await run(*arguments, folder / "notes.txt", cwd=folder)
+    assert (refused.code, refused.out) == (1, "")
+    assert "takes image/*, and not text/plain" in refused.err

@@ -31,7 +31,7 @@ from turnwire.stores.sqlite import SqliteStore
 LEAVE_ALTERNATE_SCREEN = "\x1b[?1049l"
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
-    *("dev", "worker", "mcp", "doctor", "record", "replay", "eval", "fork", "verify"),
+    *("dev", "worker", "acp", "mcp", "doctor", "record", "replay", "eval", "fork", "verify"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("schedules", "schedules add", "schedules list", "schedules pause", "schedules resume", "schedules remove"),
     *("extensions", "extensions list", "extensions check", "extensions new"),

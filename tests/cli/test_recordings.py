@@ -14,7 +14,7 @@ from tests.retrieval.shelf import GREEN, SHELF
 from tests.scripted_model import Plan
 from tests.serving import quick_settings
 from turnwire import Turnwire
-from turnwire.assembly import load_agent
+from turnwire.agents.loader import load_agent
 from turnwire.cli import app
 from turnwire.core.follow import follow
 from turnwire.core.recording import decode_recording

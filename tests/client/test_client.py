@@ -39,6 +39,7 @@ from turnwire.client import (
     ServerAddress,
     ServerUnreachableError,
     TurnHandle,
+    attachment,
 )
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.backoff import Backoff
@@ -431,3 +432,24 @@ def test_both_clients_have_the_same_methods() -> None:
         assert {name for name in vars(one) if not name.startswith("_")} - only_async == {
             name for name in vars(other) if not name.startswith("_")
         }
+
+
+async def test_attachment_is_sent_from_a_path_or_from_bytes(tmp_path: Path) -> None:
+    async def look(turn: Turn) -> str:
+        return " ".join([f"{file.name} {file.media_type} {file.size}" for file in turn.attachments])
+
+    look.takes_attachments = True  # type: ignore[attr-defined]
+    path = tmp_path / "cat.png"
+    path.write_bytes(b"\x89PNG")
+    files = [attachment(path), attachment(b"notes", media_type="text/plain")]
+    turnwire = Turnwire(look, store="memory", settings=quick_settings(tmp_path))
+    async with serving(turnwire) as server, AsyncClient(ServerAddress(server.url)) as client:
+        turn = await within(client.start("Look", attachments=files))
+        text = "".join(
+            [
+                update.event.content
+                async for update in turn.updates()
+                if isinstance(update, ReceivedEvent) and isinstance(update.event, TokenEvent)
+            ]
+        )
+    assert text == "cat.png image/png 4 None text/plain 5"

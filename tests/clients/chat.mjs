@@ -28,12 +28,21 @@ async function transport() {
 
 const chats = [];
 const seen = [];
-async function open(id, messages, onFinish) {
+const tools = { locate: () => "Bern", clock: () => "noon" };
+const declared = Object.keys(tools).map((name) => ({ name, description: name, parameters: { type: "object", properties: {} } }));
+const complete = [ai.lastAssistantMessageIsCompleteWithToolCalls, ai.lastAssistantMessageIsCompleteWithApprovalResponses];
+const calls = [];
+async function open(id, messages, onFinish, runsTools = true) {
   const chat = new Chat({
     id,
     messages,
     transport: await transport(),
-    sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithApprovalResponses,
+    sendAutomaticallyWhen: (chat) => complete.some((isComplete) => isComplete?.(chat)),
+    onToolCall: ({ toolCall }) => {
+      if (toolCall.dynamic || !runsTools || !(toolCall.toolName in tools)) return;
+      calls.push(toolCall.toolName);
+      chat.addToolOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output: tools[toolCall.toolName]() });
+    },
     onData: (part) => seen.push(part.type),
     onFinish,
   });
@@ -46,8 +55,30 @@ const parts = (chat) => (last(chat)?.role === "assistant" ? last(chat).parts : [
 const text = (chat) => parts(chat).filter((part) => part.type === "text").map((part) => part.text).join("");
 const report = (chat) => ({ status: chat.status, error: chat.error?.message, message: last(chat), count: chat.messages.length, seen });
 
-const chat = await open("chat-1");
-if (scene === "ask") {
+const chat = await open("chat-1", [], undefined, scene !== "call");
+if (scene === "tools") {
+  await chat.sendMessage({ text: more[0] }, { body: { tools: declared } });
+  await until(() => chat.status === "ready" && text(chat).endsWith("."));
+  print({ ...report(chat), calls });
+} else if (scene === "call") {
+  // The page is closed before it has run the tool.
+  await chat.sendMessage({ text: more[0] }, { body: { tools: declared } });
+  print({ ...report(chat), calls, messages: chat.messages });
+} else if (scene === "reopen") {
+  const again = await open("chat-1", JSON.parse(more[0]).slice(0, 1));
+  await again.resumeStream();
+  await until(() => again.status === "ready" && text(again).endsWith("."));
+  print({ ...report(again), calls });
+} else if (scene === "question") {
+  await chat.sendMessage({ text: "colour" });
+  const part = parts(chat).find((item) => item.type === "tool-question");
+  print({ ...report(chat), part });
+  const { toolCallId } = part;
+  const reply = more[0] === "decline" ? { state: "output-error", errorText: "not now" } : { output: more[0] };
+  chat.addToolOutput({ tool: "question", toolCallId, ...reply });
+  await until(() => chat.status === "error" || (chat.status === "ready" && text(chat).endsWith(".")));
+  print(report(chat));
+} else if (scene === "ask") {
   await chat.sendMessage({ text: more[0] });
   print(report(chat));
 } else if (scene === "again") {

@@ -54,6 +54,16 @@ if (scene === "responses") {
   print({ text, final: final.choices[0].message.content, reason: final.choices[0].finish_reason, usage: final.usage });
   const whole = await client.chat.completions.create({ model: "turnwire", messages: [{ role: "user", content: input }] });
   print({ text: whole.choices[0].message.content, models: (await client.models.list()).data.map((model) => model.id) });
+} else if (scene === "tools") {
+  const run = (name, output) => ({
+    type: "function",
+    function: { name, description: name, parameters: { type: "object", properties: {} }, parse: JSON.parse, function: () => output },
+  });
+  const runner = client.chat.completions.runTools({
+    model: "turnwire", messages: [{ role: "user", content: input }], tools: [run("locate", "Bern"), run("clock", "noon")],
+  });
+  const text = await runner.finalContent();
+  print({ text, roles: runner.messages.map((message) => message.role) });
 } else if (scene === "broken") {
   const stream = await client.chat.completions.create({
     model: "turnwire", messages: [{ role: "user", content: input }], stream: true,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import AgentError
@@ -20,6 +20,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.turns import Turn
+from turnwire.core.waits import ask, call_client_tool
 
 RICH = "Zürich\u2028 is 🌞 [1], [2].\n"
 """A text with a Unicode line separator and a character outside the basic plane."""
@@ -74,3 +75,37 @@ async def _fail(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 _SCENES: dict[str, Any] = {"plain": _plain, "rich": _rich, "pay": _pay, "fail": _fail, "wait": _wait}
+
+
+class TwoWayAgent:
+    """An agent that waits for its client: for tools that the client runs, and for the answer to a question."""
+
+    journal = True
+    on_crash = "resume"
+    takes_client_tools = True
+    tool_names: ClassVar = ("ledger",)
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        yield "Wait. "
+        match turn.message:
+            case "locate":
+                place = await call_client_tool("locate", {"exact": True})
+                yield f"You are in {place}."
+            case "mixed":
+                yield ToolCallEvent("s1", "ledger", {"year": 2026})
+                yield ToolResultEvent("s1", "ledger", True, "3 entries")
+                places = await asyncio.gather(call_client_tool("locate", {}), call_client_tool("clock", {}))
+                yield f"You are in {places[0]} at {places[1]}."
+                again = await call_client_tool("locate", {"again": True})
+                yield f" Still in {again}."
+            case "colour":
+                yield f"You want {await ask('Which colour?', COLOUR)}."
+            case _:
+                yield "Plain."
+
+
+COLOUR = {"type": "string", "enum": ["red", "blue"]}
+CLIENT_TOOLS = [
+    {"name": "locate", "description": "Find the user.", "parameters": {"type": "object", "properties": {}}},
+    {"name": "clock", "description": "Read the clock.", "parameters": {"type": "object", "properties": {}}},
+]

@@ -1,9 +1,11 @@
 """Tests of AG-UI's own client, whose verifier rejects a run that breaks the protocol."""
 
+from typing import Any
+
 import pytest
 
 from tests.clients.conftest import Run
-from tests.clients.scenes import RICH, play
+from tests.clients.scenes import COLOUR, RICH, TwoWayAgent, play
 from tests.server.conftest import Serve
 from tests.serving import Puppet
 
@@ -62,3 +64,59 @@ async def test_next_run_resolves_an_interrupt(serve: Serve, run: Run, approved: 
     assert report["outcome"] == {"type": "success"}
     answers = [message.get("content") for message in report["messages"] if message["role"] == "assistant"]
     assert ("Paid." if approved else "Denied: the user did not allow this.") in answers
+
+
+# Tools that the client runs, and questions
+
+
+def text_of(report: dict[str, Any]) -> str:
+    return "".join(message.get("content") or "" for message in report["messages"] if message["role"] == "assistant")
+
+
+async def test_client_runs_its_tools_and_the_turn_goes_on(serve: Serve, run: Run) -> None:
+    async with serve(TwoWayAgent()) as server, run("ag_ui.mjs", server.url, "tools", "mixed") as script:
+        reports = [await script.next() for _ in range(3)]
+        await script.ended()
+        assert await server.written() == (1, 1)
+    assert all("rejected" not in report and "error" not in report for report in reports)
+    assert [report["outcome"] for report in reports] == [{"type": "success"}] * 3
+    assert text_of(reports[-1]) == "Wait. You are in Bern at noon. Still in Bern."
+    results = [message["content"] for message in reports[-1]["messages"] if message["role"] == "tool"]
+    assert results == ["3 entries", "Bern", "noon", "Bern"]
+
+
+async def test_call_is_answered_after_a_restart_of_the_server_and_a_reload_of_the_page(serve: Serve, run: Run) -> None:
+    async with (
+        serve(TwoWayAgent(), store="sqlite") as server,
+        run("ag_ui.mjs", server.url, "call", "locate") as script,
+    ):
+        await script.next()
+        await script.ended()
+    async with (
+        serve(TwoWayAgent(), store="sqlite") as server,
+        run("ag_ui.mjs", server.url, "reopen", "") as script,
+    ):
+        report = await script.next()
+        await script.ended()
+        assert await server.written() == (1, 1)
+    assert "rejected" not in report
+    assert text_of(report) == "Wait. You are in Bern."
+
+
+@pytest.mark.parametrize("answer", ["blue", "decline", "green"])
+async def test_question_is_an_interrupt_with_a_schema(serve: Serve, run: Run, answer: str) -> None:
+    async with serve(TwoWayAgent()) as server, run("ag_ui.mjs", server.url, "question", "colour", answer) as script:
+        waiting, report = await script.next(), await script.next()
+        assert await server.written() == (1, 1)
+    (interrupt,) = waiting["outcome"]["interrupts"]
+    assert (interrupt["reason"], interrupt["message"], interrupt["responseSchema"]) == (
+        "input_required",
+        "Which colour?",
+        COLOUR,
+    )
+    if answer == "blue":
+        assert (text_of(report), report["outcome"]) == ("Wait. You want blue.", {"type": "success"})
+    elif answer == "decline":
+        assert "did not answer" in report["error"]["message"]
+    else:
+        assert "this must be one of red, blue" in report["rejected"]

@@ -1,11 +1,12 @@
 """Tests of the AI SDK's own chat client: versions 5, 6 and 7 over HTTP, version 7 on a WebSocket."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.clients.conftest import Run
-from tests.clients.scenes import RICH, play
+from tests.clients.scenes import COLOUR, RICH, TwoWayAgent, play
 from tests.server.conftest import Serve
 from tests.serving import Puppet
 
@@ -138,3 +139,60 @@ async def test_history_of_the_guide_is_continued(serve: Serve, run: Run, transpo
     assert report["last"] == regenerated["turn_id"] != second["turn_id"]
     # A running answer is brought by the stream, not by the history.
     assert (report["before"], report["after"]) == (["user", "assistant"] * 2 + ["user"], 6)
+
+
+# Tools that the client runs, and questions
+
+
+async def test_client_runs_its_tools_and_the_same_message_goes_on(serve: Serve, run: Run, transport: str) -> None:
+    async with serve(TwoWayAgent()) as server, run("chat.mjs", server.url, transport, "tools", "mixed") as script:
+        report = await script.next()
+        await script.ended()
+        assert await server.written() == (1, 1)
+    message = report["message"]
+    assert (report["status"], report["count"], report["calls"]) == ("ready", 2, ["locate", "clock", "locate"])
+    assert text_of(message) == "Wait. You are in Bern at noon. Still in Bern."
+    outputs = [part["output"] for part in message["parts"] if part["type"] in ("tool-locate", "tool-clock")]
+    assert outputs == ["Bern", "noon", "Bern"]
+    assert [part["output"] for part in parts_of(message, "dynamic-tool")] == ["3 entries"]
+
+
+async def test_call_is_answered_after_a_restart_of_the_server_and_a_reload_of_the_page(
+    serve: Serve, run: Run, transport: str
+) -> None:
+    async with (
+        serve(TwoWayAgent(), store="sqlite") as server,
+        run("chat.mjs", server.url, transport, "call", "locate") as script,
+    ):
+        report = await script.next()
+        await script.ended()
+    (call,) = parts_of(report["message"], "tool-locate")
+    assert (report["status"], report["calls"]) == ("ready", [])
+    assert (call["state"], call["input"]) == ("input-available", {"exact": True})
+    messages = json.dumps(report["messages"])
+    async with (
+        serve(TwoWayAgent(), store="sqlite") as server,
+        run("chat.mjs", server.url, transport, "reopen", messages) as script,
+    ):
+        report = await script.next()
+        await script.ended()
+        assert await server.written() == (1, 1)
+    assert (report["status"], report["calls"]) == ("ready", ["locate"])
+    assert text_of(report["message"]) == "Wait. You are in Bern."
+
+
+@pytest.mark.parametrize("answer", ["blue", "decline", "green"])
+async def test_question_is_answered_as_a_tool_of_the_client(
+    serve: Serve, run: Run, transport: str, answer: str
+) -> None:
+    async with serve(TwoWayAgent()) as server, run("chat.mjs", server.url, transport, "question", answer) as script:
+        waiting, report = await script.next(), await script.next()
+        assert await server.written() == (1, 1)
+    assert (waiting["status"], waiting["part"]["state"]) == ("ready", "input-available")
+    assert waiting["part"]["input"] == {"prompt": "Which colour?", "schema": COLOUR}
+    if answer == "blue":
+        assert (report["status"], text_of(report["message"])) == ("ready", "Wait. You want blue.")
+    elif answer == "decline":
+        assert "did not answer the question (not now)" in report["error"]
+    else:
+        assert "value: this must be one of red, blue" in report["error"]

@@ -1,7 +1,6 @@
 """Tests of `@turnwire/client` in Node against real servers that are cut off, restarted and killed."""
 
 import asyncio
-import fcntl
 import gzip
 import json
 import random
@@ -18,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.clients.conftest import Script
-from tests.clients.scenes import RICH, play
+from tests.clients.scenes import RICH, TwoWayAgent, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.faults.proxy import faulty
-from tests.node_packages import node_with
+from tests.node_packages import build, node_with
 from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting_proxy import cutting
@@ -46,9 +45,7 @@ Live = Callable[..., AbstractAsyncContextManager[Script]]
 def node() -> str:
     """Return the path of Node, after building the client, which also checks its types."""
     program = node_with(PACKAGE)
-    with (PACKAGE / "package.json").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        run_node(program, "build.mjs")
+    build(program, PACKAGE)
     return program
 
 
@@ -256,7 +253,8 @@ def test_client_view_equals_the_server_snapshot_of_any_log(node: str) -> None:
         if any(isinstance(logged.event, RestartEvent) for logged in log):
             restarts += 1
             for view in pair:
-                del view["approvals"]  # A suspended turn is never restarted.
+                for name in ("approvals", "questions", "phase"):  # A suspended turn is never restarted.
+                    del view[name]
         assert same_view(*pair), log
     assert restarts > 3
 
@@ -271,7 +269,7 @@ def _folded(log: list[LoggedEvent]) -> dict[str, Any]:
         fold.add(logged)
     state, is_ended = fold.state(), isinstance(log[-1].event, DoneEvent)
     identity = {"turn_id": "t1", "session_id": "s1", "agent": "echo", "position": len(log)}
-    phase = "ended" if is_ended else "waiting" if fold.undecided else "running" if len(log) > 2 else "queued"
+    phase = "ended" if is_ended else "waiting" if fold.is_waiting else "running" if len(log) > 2 else "queued"
     return {**identity, "phase": phase, "state": state}
 
 
@@ -350,6 +348,31 @@ async def test_decisions_approve_and_deny_calls(serve: Serve, live: Live) -> Non
     assert "too much" in denied["view"]["text"]
     assert [item["view"]["steps"][0]["decision"]["approved"] for item in (approved, denied)] == [True, False]
     assert approved["conflict"] == denied["conflict"]
+
+
+@pytest.mark.parametrize("transport", ["http", "socket"])
+async def test_client_runs_its_tools_and_answers_questions_once(serve: Serve, live: Live, transport: str) -> None:
+    async with serve(TwoWayAgent()) as server, live("answer", server.url, transport, "mixed", "colour") as script:
+        mixed, colour = await script.next(), await script.next()
+        await script.ended()
+    assert mixed["text"] == "Wait. You are in Bern at noon. Still in Bern."
+    assert sorted(mixed["ran"], key=str) == [["clock", {}], ["locate", {"again": True}], ["locate", {}]]
+    assert set(mixed["phases"]) >= {"waiting", "running", "ended"}
+    assert (colour["text"], colour["ran"]) == ("Wait. You want blue.", [["Which colour?", ["red", "blue"]]])
+    (question,) = colour["questions"]
+    assert (question["state"], question["value"]) == ("answered", "blue")
+
+
+async def test_open_call_is_run_after_a_restart_of_the_server_and_of_the_client(serve: Serve, live: Live) -> None:
+    async with serve(TwoWayAgent(), store="sqlite") as server, live("leave", server.url, "locate") as script:
+        turn_id = (await script.next())["turn_id"]
+        await script.ended()
+    async with serve(TwoWayAgent(), store="sqlite") as server, live("reopen", server.url, turn_id) as script:
+        report = await script.next()
+        await script.ended()
+    assert (report["outcome"], report["error"]) == ("failed", "no satellite")
+    (step,) = report["steps"]
+    assert (step["state"], step["result"], step["runsOn"]) == ("failed", "no satellite", "client")
 
 
 async def test_session_stream_survives_a_cut_network(serve: Serve, live: Live) -> None:

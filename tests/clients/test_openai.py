@@ -1,11 +1,14 @@
 """Tests of OpenAI's own clients for Node and Python."""
 
+import json
+from typing import Any
+
 import openai
 import pytest
 from openai import AsyncOpenAI
 
 from tests.clients.conftest import Run
-from tests.clients.scenes import RICH, play
+from tests.clients.scenes import CLIENT_TOOLS, RICH, TwoWayAgent, play
 from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, within
 
@@ -128,3 +131,128 @@ async def test_python_completion_is_streamed_and_failure_raises(serve: Serve) ->
         with pytest.raises(openai.APIError):
             async for _ in broken:
                 pass
+
+
+# Functions of the client
+
+OUTPUTS = {"locate": "Bern", "clock": "noon"}
+MIXED = "Wait. You are in Bern at noon. Still in Bern."
+
+
+async def test_node_run_tools_runs_the_functions_of_a_turn(serve: Serve, run: Run) -> None:
+    async with serve(TwoWayAgent()) as server, run("openai.mjs", server.url, "tools", "mixed") as script:
+        report = await script.next()
+        await script.ended()
+        assert await server.written() == (1, 1)
+    assert report["text"] == " Still in Bern."
+    assert report["roles"] == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
+
+
+async def test_python_completion_with_functions_resends_its_history_and_continues_the_turn(serve: Serve) -> None:
+    tools: Any = [{"type": "function", "function": tool} for tool in CLIENT_TOOLS]
+    messages: Any = [{"role": "user", "content": "mixed"}]
+    text = ""
+    for _ in range(3):
+        # Every request goes to a new process, which knows nothing of the one before but the store.
+        async with serve(TwoWayAgent(), store="sqlite") as server, client_of(server) as client:
+            answer = await client.chat.completions.create(model="turnwire", messages=messages, tools=tools)
+            assert await server.written() == (1, 1)
+        (choice,) = answer.choices
+        text += choice.message.content or ""
+        messages.append(choice.message.model_dump(exclude_none=True))
+        calls: Any = choice.message.tool_calls or []
+        assert (choice.finish_reason == "tool_calls") is bool(calls)
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": OUTPUTS[call.function.name]} for call in calls
+        ]
+    assert (text, choice.finish_reason) == (MIXED, "stop")
+
+
+@pytest.mark.parametrize("is_stateless", [True, False])
+async def test_python_response_with_functions_continues_the_turn(serve: Serve, is_stateless: bool) -> None:
+    tools: Any = [{"type": "function", "strict": False, **tool} for tool in CLIENT_TOOLS]
+    items: Any = [{"role": "user", "content": "mixed"}]
+    previous: Any = openai.omit
+    text, kinds = "", []
+    for _ in range(3):
+        async with serve(TwoWayAgent(), store="sqlite") as server, client_of(server) as client:
+            response = await client.responses.create(
+                model="turnwire", input=items, tools=tools, previous_response_id=previous
+            )
+            assert await server.written() == (1, 1)
+        text += response.output_text
+        kinds += [item.type for item in response.output]
+        assert [tool.name for tool in response.tools if tool.type == "function"] == list(OUTPUTS)
+        calls = [item for item in response.output if item.type == "function_call"]
+        outputs = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": OUTPUTS[call.name]} for call in calls
+        ]
+        if is_stateless:
+            items += [*(item.model_dump(exclude_none=True) for item in response.output), *outputs]
+        else:
+            items, previous = outputs, response.id
+    assert (text, response.status) == (MIXED, "completed")
+    # A client runs every `function_call`, so the server's own call is of another type.
+    assert kinds == ["message", "mcp_call", "function_call", "function_call", "message", "function_call", "message"]
+
+
+async def test_python_streamed_completion_ends_with_the_call_and_goes_on(serve: Serve) -> None:
+    tools: Any = [{"type": "function", "function": tool} for tool in CLIENT_TOOLS]
+    messages: Any = [{"role": "user", "content": "locate"}]
+    async with serve(TwoWayAgent()) as server, client_of(server) as client:
+        async with client.chat.completions.stream(model="turnwire", messages=messages, tools=tools) as stream:
+            waiting = (await stream.get_final_completion()).choices[0]
+        (call,) = waiting.message.tool_calls or []
+        assert (waiting.finish_reason, call.function.name, json.loads(call.function.arguments)) == (
+            *("tool_calls", "locate"),
+            {"exact": True},
+        )
+        messages += [waiting.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)]
+        messages[-1]["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": "locate", "arguments": "{}"}}
+        ]
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "Bern"}]
+        async with client.chat.completions.stream(model="turnwire", messages=messages, tools=tools) as stream:
+            answered = (await stream.get_final_completion()).choices[0]
+        assert await server.written() == (1, 1)
+    assert (answered.finish_reason, answered.message.content) == ("stop", "You are in Bern.")
+
+
+async def test_question_is_text_where_the_api_has_no_form_for_it(serve: Serve) -> None:
+    async with serve(TwoWayAgent()) as server, client_of(server) as client:
+        completion = await client.chat.completions.create(
+            model="turnwire", messages=[{"role": "user", "content": "colour"}]
+        )
+        response = await client.responses.create(model="turnwire", input="colour")
+    (choice,) = completion.choices
+    assert choice.finish_reason == "stop"
+    assert (choice.message.content or "").startswith("Wait. \n\nWhich colour?\n\n[The agent waits")
+    assert "Which colour?\n\n[The agent waits" in response.output_text
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "no name"}}]}, "tools.0.name"),
+        ({"tools": [{"type": "function", "function": {"name": "ledger"}}]}, None),
+        ({"tools": [{"type": "function", "function": CLIENT_TOOLS[0]}], "tool_choice": "required"}, "tool_choice"),
+    ],
+)
+async def test_tools_that_cannot_be_offered_are_refused(serve: Serve, changes: Any, param: str | None) -> None:
+    async with serve(TwoWayAgent()) as server, client_of(server) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(
+                model="turnwire", messages=[{"role": "user", "content": "locate"}], **changes
+            )
+        assert await server.written() == (0, 0)
+    assert refused.value.param == param
+
+
+async def test_functions_are_not_offered_with_tool_choice_none(serve: Serve) -> None:
+    tools: Any = [{"type": "function", "function": CLIENT_TOOLS[0]}]
+    async with serve(play) as server, client_of(server) as client:
+        answer = await client.chat.completions.create(
+            model="turnwire", messages=[{"role": "user", "content": "plain"}], tools=tools, tool_choice="none"
+        )
+    assert answer.choices[0].message.content == "Plain answer."

@@ -1,6 +1,5 @@
 """Tests of the npm packages as they are published: built, complete, licensed, and without anything else."""
 
-import fcntl
 import json
 import re
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node_packages import node_with
+from tests.node_packages import build, node_with
 
 # The packages may have to be installed first.
 pytestmark = pytest.mark.timeout(420)
@@ -22,20 +21,15 @@ LOCKS = sorted([*CLIENTS.glob("*/package-lock.json"), Path(__file__).parent / "p
 
 @contextmanager
 def built_packages() -> Iterator[str]:
-    """Build the client and the hooks, which also checks their types, and yield the path of Node.
-
-    Nobody else builds them meanwhile.
-    """
+    """Build the client and the hooks, which also checks their types, and yield the path of Node."""
     client, hooks = CLIENTS / "js", CLIENTS / "react"
     node = node_with(client)
     node_with(hooks)
-    with (client / "package.json").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for folder in (client, hooks):
-            subprocess.run([node, "build.mjs"], cwd=folder, check=True, timeout=120)
-        # The page of the browser tests is part of this check.
-        subprocess.run([node, "node_modules/typescript/bin/tsc", "--noEmit"], cwd=hooks, check=True, timeout=120)
-        yield node
+    for folder in (client, hooks):
+        build(node, folder)
+    # The page of the browser tests is part of this check.
+    subprocess.run([node, "node_modules/typescript/bin/tsc", "--noEmit"], cwd=hooks, check=True, timeout=120)
+    yield node
 
 
 @pytest.mark.parametrize("name", ["js", "react"])

@@ -35,17 +35,18 @@ from typing import Any, Literal
 
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
-Ability = Literal["bounded", "lists", "reasoning", "values", "woven"]
+Ability = Literal["bounded", "edits", "lists", "reasoning", "values", "woven"]
 """The abilities of an adapter:
 
 bounded    counts model calls across a suspension
+edits      runs a tool with arguments that a person has edited
 lists      continues when the model sends a list as arguments
 reasoning  reports the model's reasoning
 values     reports the value that a tool returned, not its text

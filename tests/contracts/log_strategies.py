@@ -22,7 +22,9 @@ from turnwire.core.events import (
     Hit,
     MessageEvent,
     Outcome,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -129,6 +131,30 @@ def approvals(draw: st.DrawFn) -> tuple[Step, Step]:
     return requests, [*decided, *results]
 
 
+CLIENT_TOOLS = ("client_find", "client_ask")
+
+
+@st.composite
+def waits(draw: st.DrawFn) -> tuple[Step, Step]:
+    """Draw what a turn waits for, calls of the client's tools and questions, and the answers."""
+    waiting: Step = []
+    answered: Step = []
+    for number in range(draw(st.integers(1, 2))):
+        unique = draw(st.uuids())
+        if draw(st.booleans()):
+            call_id, tool = f"client-{number}-{unique}", draw(st.sampled_from(CLIENT_TOOLS))
+            waiting.append(ToolCallEvent(call_id, tool, draw(args), "client"))
+            answered.append(ToolResultEvent(call_id, tool, draw(st.booleans()), draw(texts)))
+        else:
+            path, question = draw(paths), f"q_{unique}"
+            schema = draw(st.none() | st.just({"type": "string", "enum": ["a", "b"]}))
+            waiting.append(QuestionEvent(question, draw(texts), schema, agent_path=path))
+            declined = draw(st.booleans())
+            value = None if declined else draw(values)
+            answered.append(ReplyEvent(question, value, declined, draw(st.none() | texts), agent_path=path))
+    return waiting, draw(st.permutations(answered))
+
+
 open_calls = st.builds(
     ToolCallEvent, st.uuids().map(lambda unique: f"open-{unique}"), texts, args, agent_path=paths
 ).map(lambda call: [call])
@@ -138,10 +164,10 @@ open_calls = st.builds(
 def answers(draw: st.DrawFn) -> tuple[list[Event], Outcome | None]:
     """Draw the events of an agent and the outcome; None for a turn that has not ended."""
     events: list[Event] = []
-    for part in draw(st.lists(st.one_of(singles, singles, calls(), open_calls, approvals()), max_size=7)):
+    for part in draw(st.lists(st.one_of(singles, singles, calls(), open_calls, approvals(), waits()), max_size=7)):
         events += [*part[0], *part[1]] if isinstance(part, tuple) else part
     if draw(st.integers(0, 3)) == 0:
-        events += draw(approvals())[0]
+        events += draw(approvals() | waits())[0]
     outcome: Any = draw(st.sampled_from(["completed", "failed", "cancelled", "interrupted", None]))
     return events, outcome
 
@@ -183,7 +209,9 @@ def restarted_logs(draw: st.DrawFn) -> list[LoggedEvent]:
 
 
 def _is_boundary(event: Event) -> bool:
-    return isinstance(event, ToolCallEvent | ToolResultEvent | ApprovalResponseEvent)
+    if isinstance(event, ToolCallEvent):
+        return event.runs_on == "server"  # A turn that waits for its client has no worker to lose.
+    return isinstance(event, ToolResultEvent | ApprovalResponseEvent)
 
 
 def _dense() -> list[Event]:
@@ -203,7 +231,14 @@ def _dense() -> list[Event]:
             ApprovalRequestEvent("c2", text, {}, text),
             ApprovalResponseEvent("c2", number % 2 == 0, text),
             ToolResultEvent("c2", text, number % 2 == 0, text),
+            QuestionEvent(f"q{number}", text, {"type": "string", "title": text}, agent_path=path),
+            ReplyEvent(f"q{number}", text, reason=text, by=text, agent_path=path),
             TokenEvent(f"{text}."),
+            ToolCallEvent(f"client-{number}", CLIENT_TOOLS[0], {text: text}, "client"),
+            QuestionEvent(f"q_{number}", text, {"type": "string", "description": text}),
+            ReplyEvent(f"q_{number}", text, by=text),
+            ToolResultEvent(f"client-{number}", CLIENT_TOOLS[0], number % 2 == 0, text),
+            TokenEvent(text),
         ]
     return events
 

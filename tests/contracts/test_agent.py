@@ -20,6 +20,7 @@ from tests.scripted_model import (
     ScriptedModel,
     breaks,
     calls,
+    conversation_of,
     cuts,
     fails,
     filtered,
@@ -32,7 +33,6 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
-from tests.scripted_model import conversation_of as said
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError
@@ -135,9 +135,9 @@ def check_calls_have_results(events: list[Event]) -> None:
     assert len(set(call_ids)) == len(call_ids)
 
 
-def results_told(body: dict[str, Any]) -> list[str]:
+def tool_results_of(body: dict[str, Any]) -> list[str]:
     """Return the tool results in a model request."""
-    return [entry[1] for kind, entry in said(body) if kind == "result"]
+    return [entry[1] for kind, entry in conversation_of(body) if kind == "result"]
 
 
 # Text
@@ -156,7 +156,7 @@ async def test_tokens_arrive_as_the_model_sends_them(case: AgentCase, model_serv
     assert outcome(events) == ("completed", None)
     (response,) = only(events, ResponseEvent)
     assert response.content == "Green tea,\n gladly 🍵."
-    assert said(model_server.bodies[0])[-1] == ("user", "What do you drink?")
+    assert conversation_of(model_server.bodies[0])[-1] == ("user", "What do you drink?")
 
 
 async def test_usage_of_all_model_calls_is_reported(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -209,7 +209,7 @@ async def test_tool_call_progress_and_result_are_logged_in_order(
     order = [index_of(events, kind) for kind in (ToolCallEvent, StatusEvent, ToolResultEvent, TokenEvent)]
     assert order == sorted(order)
     assert only(events, ToolProgressEvent) == [ToolProgressEvent("call_1", "half way", 0.5)]
-    assert results_told(model_server.bodies[1]) == ["Sunny in Oslo"]
+    assert tool_results_of(model_server.bodies[1]) == ["Sunny in Oslo"]
     (response,) = only(events, ResponseEvent)
     assert response.tools_used == (tool.__name__,)
 
@@ -249,7 +249,7 @@ async def test_result_of_each_parallel_tool_is_logged_when_it_ends(
     }
     assert [event.tool for event in only(events, ToolResultEvent)] == ["short", "long"]
     check_calls_have_results(events)
-    assert sorted(results_told(model_server.bodies[1])) == ["long Oslo", "short Rome"]
+    assert sorted(tool_results_of(model_server.bodies[1])) == ["long Oslo", "short Rome"]
 
 
 async def test_result_is_logged_as_a_value(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -263,7 +263,7 @@ async def test_result_is_logged_as_a_value(case: AgentCase, model_server: Script
     (result,) = only(events, ToolResultEvent)
     value = result.result if case.can("values") else json.loads(result.result)
     assert value == {"city": "Oslo", "degrees": [3, 4.5], "sky": None}
-    (sent,) = results_told(model_server.bodies[1])
+    (sent,) = tool_results_of(model_server.bodies[1])
     assert "Oslo" in sent
     assert "4.5" in sent
 
@@ -292,7 +292,7 @@ async def test_tool_that_raises_fails_without_its_message(case: AgentCase, model
         assert "LookupError" in str(result.result)
         assert "swordfish" not in repr(events)
         if not case.tool_error_is_fatal:
-            assert all(results_told(model_server.bodies[1]))
+            assert all(tool_results_of(model_server.bodies[1]))
         model_server.plan(says("Still here."))
         again = await desk.events(await desk.start("And now?", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
@@ -372,7 +372,7 @@ async def test_invalid_arguments_are_reported_to_the_model(
 
 def check_history(body: dict[str, Any]) -> None:
     """Check that every tool call has exactly one result, after it, as model providers demand."""
-    steps = [(kind, entry[0]) for kind, entry in said(body) if kind in ("call", "result")]
+    steps = [(kind, entry[0]) for kind, entry in conversation_of(body) if kind in ("call", "result")]
     for call_id in {call_id for _, call_id in steps}:
         assert [kind for kind, id_ in steps if id_ == call_id] == ["call", "result"]
 
@@ -386,7 +386,7 @@ async def test_second_turn_has_the_first_in_its_history(case: AgentCase, model_s
     assert outcome(second) == ("completed", None)
     assert text(second) == "Oslo's."
     body = model_server.bodies[2]
-    assert said(body) == [
+    assert conversation_of(body) == [
         ("user", "How is the weather?"),
         ("call", ("call_1", "weather", {"city": "Oslo"})),
         ("result", ("call_1", "Sunny in Oslo")),
@@ -397,7 +397,7 @@ async def test_second_turn_has_the_first_in_its_history(case: AgentCase, model_s
 
 async def test_concurrent_turns_do_not_mix(case: AgentCase, model_server: ScriptedModel) -> None:
     def answer(request: Request) -> Answer:
-        kind, entry = said(request.body)[-1]
+        kind, entry = conversation_of(request.body)[-1]
         return says(f"For {entry[1]}.") if kind == "result" else calls(("weather", {"city": entry}))
 
     cities = ["Oslo", "Rome", "Lima"]
@@ -577,7 +577,7 @@ async def test_cancel_during_an_answer_closes_the_model_connection(
         await model_server.aborted()
         events = await cancel_and_check_session(desk, turn, model_server)
     assert text(events) == "Half an"
-    assert any("Half an" in str(entry) for _, entry in said(model_server.bodies[-1]))
+    assert any("Half an" in str(entry) for _, entry in conversation_of(model_server.bodies[-1]))
 
 
 async def test_cancel_of_a_silent_model_closes_the_connection(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -614,7 +614,7 @@ async def test_cancel_during_a_tool_stops_the_tool(case: AgentCase, model_server
     assert text(events).strip() == "Let me look."
     assert [event.tool for event in only(events, ToolCallEvent)] == ["endless", "weather"]
     assert [event.tool for event in only(events, ToolResultEvent)] == ["weather"]
-    results = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "result"]
+    results = [entry for kind, entry in conversation_of(model_server.bodies[-1]) if kind == "result"]
     assert results == [("call_1", '{"error":"cancelled"}'), ("call_2", "Sunny in Rome")]
 
 

@@ -13,16 +13,17 @@ from tests.contracts.test_agent import (
     case,
     check_calls_have_results,
     check_history,
+    conversation_of,
     only,
     outcome,
-    results_told,
-    said,
     text,
+    tool_results_of,
 )
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, settle
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.budget import Limits
+from turnwire.core.errors import ApprovalConflictError, InvalidReplyError
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -70,7 +71,7 @@ def post(request: pytest.FixtureRequest, tmp_path: Path) -> Post:
     return Post(request.param, tmp_path)
 
 
-async def asked(desk: Desk, turn: TurnRecord, count: int = 1) -> list[Event]:
+async def events_until_suspended(desk: Desk, turn: TurnRecord, count: int = 1) -> list[Event]:
     """Wait until the turn is suspended with this number of requests in its log, and return the log."""
     changed = asyncio.Event()
     unwatch = desk.store.watch(turn.id, lambda _: changed.set())
@@ -96,7 +97,7 @@ async def test_tool_that_needs_approval_runs_after_it(case: AgentCase, model_ser
     model_server.plan(calls(("send", BOB), text="I shall write."), says(" Done."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to Bob")
-        events = await asked(desk, turn)
+        events = await events_until_suspended(desk, turn)
         for kind in (ApprovalRequestEvent, ToolCallEvent):
             assert [(event.call_id, event.tool, event.args) for event in only(events, kind)] == [
                 ("call_1", "send", BOB)
@@ -116,7 +117,7 @@ async def test_tool_that_needs_approval_runs_after_it(case: AgentCase, model_ser
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
     assert response.tools_used == ("send",)
-    assert said(model_server.bodies[1]) == [
+    assert conversation_of(model_server.bodies[1]) == [
         ("user", "Write to Bob"),
         ("assistant", "I shall write."),
         ("call", ("call_1", "send", BOB)),
@@ -130,7 +131,7 @@ async def test_denied_tool_never_runs_and_the_model_gets_the_reason(
     model_server.plan(calls(("send", BOB)), says("Then not."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=False, reason="not before noon", by="ann")
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)
@@ -139,7 +140,7 @@ async def test_denied_tool_never_runs_and_the_model_gets_the_reason(
     ((success, result),) = results(events).values()
     assert not success
     assert "not before noon" in result
-    ((call_id, sent),) = [entry for kind, entry in said(model_server.bodies[1]) if kind == "result"]
+    ((call_id, sent),) = [entry for kind, entry in conversation_of(model_server.bodies[1]) if kind == "result"]
     assert call_id == "call_1"
     assert "not before noon" in sent
     assert text(events) == "Then not."
@@ -151,13 +152,13 @@ async def test_denial_without_a_reason_is_reported_as_a_denial(
     model_server.plan(calls(("send", BOB)), says("Then not."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=False)
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)
     ((success, result),) = results(events).values()
     assert not success
-    (sent,) = results_told(model_server.bodies[1])
+    (sent,) = tool_results_of(model_server.bodies[1])
     for reply in (result, sent):
         assert "denied" in reply.casefold() or "rejected" in reply.casefold()
 
@@ -166,7 +167,7 @@ async def test_each_call_gets_its_own_decision(case: AgentCase, model_server: Sc
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)), says(" Done."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        events = await asked(desk, turn, count=2)
+        events = await events_until_suspended(desk, turn, count=2)
         assert {event.call_id: event.args for event in only(events, ApprovalRequestEvent)} == {
             "call_1": BOB,
             "call_3": EVE,
@@ -184,7 +185,7 @@ async def test_each_call_gets_its_own_decision(case: AgentCase, model_server: Sc
     assert not by_id["call_3"][0]
     assert "Eve listens" in by_id["call_3"][1]
     check_history(model_server.bodies[1])
-    assert "Eve listens" in repr(said(model_server.bodies[1]))
+    assert "Eve listens" in repr(conversation_of(model_server.bodies[1]))
 
 
 async def test_agent_can_be_suspended_twice(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
@@ -195,9 +196,9 @@ async def test_agent_can_be_suspended_twice(case: AgentCase, model_server: Scrip
     )
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=True)
-        events = await asked(desk, turn, count=2)
+        events = await events_until_suspended(desk, turn, count=2)
         assert post.sent == [BOB]
         assert results(events) == {"call_1": (True, "sent to bob")}
         await desk.runner.decide(turn.id, "call_2", approved=True)
@@ -219,7 +220,7 @@ async def test_requests_survive_a_restart(
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), text="Let me."))
     async with case.desk(model_server, *post.tools, store=await backend.open(), **post.options) as desk:
         turn = await desk.start("Write to Bob")
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
     backend.crash()
     model_server.plan(says(" Done."), says("You are welcome."))
     try:
@@ -237,7 +238,10 @@ async def test_requests_survive_a_restart(
     check_history(model_server.bodies[1])
     assert outcome(after) == ("completed", None)
     check_history(model_server.bodies[2])
-    assert [entry for kind, entry in said(model_server.bodies[2]) if kind == "user"] == ["Write to Bob", "Thanks"]
+    assert [entry for kind, entry in conversation_of(model_server.bodies[2]) if kind == "user"] == [
+        "Write to Bob",
+        "Thanks",
+    ]
 
 
 async def test_overdue_request_is_denied(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
@@ -251,7 +255,7 @@ async def test_overdue_request_is_denied(case: AgentCase, model_server: Scripted
     (response,) = only(events, ApprovalResponseEvent)
     assert not response.approved
     assert "nobody decided" in repr(results(events))
-    assert "nobody decided" in repr(said(model_server.bodies[1]))
+    assert "nobody decided" in repr(conversation_of(model_server.bodies[1]))
 
 
 async def test_session_continues_after_the_cancel_of_a_suspended_turn(
@@ -260,7 +264,7 @@ async def test_session_continues_after_the_cancel_of_a_suspended_turn(
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"})), says("Whole."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         await desk.cancel(turn)
         assert outcome(await desk.events(turn)) == ("cancelled", None)
         again = await desk.start("And now?", session_id=turn.session_id)
@@ -269,7 +273,7 @@ async def test_session_continues_after_the_cancel_of_a_suspended_turn(
     assert text(events) == "Whole."
     assert not post.sent
     check_history(model_server.bodies[1])
-    assert said(model_server.bodies[1])[-1] == ("user", "And now?")
+    assert conversation_of(model_server.bodies[1])[-1] == ("user", "And now?")
 
 
 async def test_limit_of_model_calls_counts_across_a_suspension(
@@ -281,7 +285,7 @@ async def test_limit_of_model_calls_counts_across_a_suspension(
         model_server.plan(says("Done."))
     async with case.desk(model_server, *post.tools, max_turns=2, **post.options) as desk:
         turn = await desk.start()
-        await asked(desk, turn)
+        await events_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=True)
         events = await desk.events(turn)
     assert outcome(events) == (("failed", "max_turns") if case.can("bounded") else ("completed", None))
@@ -302,3 +306,60 @@ async def test_needs_approval_function_decides_by_the_arguments(
     # Invalid arguments are reported to the model alone: nobody is asked to approve them.
     assert not by_id["call_2"][0]
     assert "words" in by_id["call_2"][1]
+
+
+# Edited arguments
+
+
+async def test_tool_runs_with_the_arguments_that_a_person_has_edited(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    @tool(needs_approval=True, editable=True)
+    async def send(to: str, words: list[str], copies: int) -> str:
+        """Send a letter."""
+        sent.append({"to": to, "words": words, "copies": copies})
+        return f"sent to {to}"
+
+    model_server.plan(calls(("send", BOB), ids=["c1"]), says("Done."), says("Fine."))
+    async with case.desk(model_server, send, folder=tmp_path) as desk:
+        turn = await desk.start()
+        (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
+        if not case.can("edits"):
+            assert not request.editable
+            with pytest.raises(InvalidReplyError, match="cannot be edited"):
+                await desk.runner.decide(turn.id, "c1", approved=True, edited_args=EVE)
+            await desk.runner.decide(turn.id, "c1", approved=True)
+            await desk.events(turn)
+            assert sent == [BOB]
+            return
+        assert request.editable
+        await desk.runner.decide(turn.id, "c1", approved=True, args=BOB, edited_args=EVE, by="ann")
+        await desk.runner.decide(turn.id, "c1", approved=True, edited_args=EVE)
+        with pytest.raises(ApprovalConflictError):
+            await desk.runner.decide(turn.id, "c1", approved=True, edited_args={**EVE, "copies": 9})
+        events = await desk.events(turn)
+        await desk.events(await desk.start("Again?", session_id=turn.session_id))
+    assert outcome(events) == ("completed", None)
+    assert sent == [EVE]
+    assert only(events, ApprovalRequestEvent)[0].args == BOB
+    assert only(events, ApprovalResponseEvent) == [ApprovalResponseEvent("c1", True, by="ann", args=EVE)]
+    assert results(events) == {"c1": (True, "sent to eve")}
+    assert ("result", ("c1", "sent to eve")) in conversation_of(model_server.bodies[1])
+    check_calls_have_results(events)
+
+
+async def test_arguments_of_a_tool_that_is_not_editable_cannot_be_edited(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    post = Post("our tools", tmp_path)
+    model_server.plan(calls(("send", BOB), ids=["c1"]), says("Done."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        await events_until_suspended(desk, turn)
+        with pytest.raises(InvalidReplyError, match="cannot be edited"):
+            await desk.runner.decide(turn.id, "c1", approved=True, edited_args=EVE)
+        await desk.runner.decide(turn.id, "c1", approved=True, edited_args=BOB)
+        await desk.events(turn)
+    assert post.sent == [BOB]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import check_calls_have_results, only, outcome, said, text
+from tests.contracts.test_agent import check_calls_have_results, conversation_of, only, outcome, text
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, says
 from turnwire.core.budget import Limits
 from turnwire.core.events import Event, ResponseEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
@@ -89,7 +89,7 @@ async def test_parallel_namesakes_have_different_paths(case: AgentCase, model_se
         return f"Sunny in {city}"
 
     def scout(request: Request) -> Answer:
-        kind, entry = said(request.body)[-1]
+        kind, entry = conversation_of(request.body)[-1]
         return says(f"{entry[1]}.") if kind == "result" else scout_looks(entry)
 
     model_server.plan(chief_asks("Oslo", "Rome"), *[scout] * 4, says("Both are sunny."))

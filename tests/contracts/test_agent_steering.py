@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import case, only, outcome, said, seen, text
+from tests.contracts.test_agent import case, conversation_of, only, outcome, seen, text
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
@@ -60,7 +60,7 @@ async def steer(desk: Desk, turn: TurnRecord, message: str = SENT, **fields: Any
 
 
 def messages_of_user(body: dict[str, Any]) -> list[str]:
-    return [content for kind, content in said(body) if kind == "user"]
+    return [content for kind, content in conversation_of(body) if kind == "user"]
 
 
 async def check_joined(desk: Desk, turn: TurnRecord, into: TurnRecord, events: list[Event]) -> None:
@@ -90,10 +90,10 @@ async def test_message_sent_while_a_tool_runs_is_in_the_next_model_call_once(
     kinds = [type(event) for event in events if isinstance(event, ToolResultEvent | InputEvent | TokenEvent)]
     assert kinds[:3] == [ToolResultEvent, InputEvent, ToolResultEvent]
     _, second, third, later = model_server.bodies
-    assert [kind for kind, _ in said(second)] == ["user", "call", "result", "user"]
-    assert [kind for kind, _ in said(third)] == ["user", "call", "result", "user", "call", "result"]
+    assert [kind for kind, _ in conversation_of(second)] == ["user", "call", "result", "user"]
+    assert [kind for kind, _ in conversation_of(third)] == ["user", "call", "result", "user", "call", "result"]
     answers = ["user", "call", "result", "user", "call", "result", "assistant", "user"]
-    assert [kind for kind, _ in said(later)] == answers
+    assert [kind for kind, _ in conversation_of(later)] == answers
     for body in (second, third):
         assert messages_of_user(body) == ["How is Oslo?", SENT]
     assert messages_of_user(later) == ["How is Oslo?", SENT, "Thanks."]

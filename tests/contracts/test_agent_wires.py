@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.contracts.agents import AgentCase
 from tests.contracts.test_agent import case, only, text
-from tests.contracts.test_agent_approvals import BOB, EVE, Post, asked
+from tests.contracts.test_agent_approvals import BOB, EVE, Post, events_until_suspended
 from tests.contracts.turns import whole_log
 from tests.scripted_model import ScriptedModel, calls, model_server, says, thinks, truncates
 from tests.wires.sse import parse
@@ -27,7 +27,7 @@ async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, 
     model_server.plan(calls(*requests, text="Let me\nsee. "), last)
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to both")
-        await asked(desk, turn, count=2)
+        await events_until_suspended(desk, turn, count=2)
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann")
         await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens", by="ann")
         await desk.events(turn)

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from tests.contracts.agents import MODULES
-from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
+from tests.contracts.office import FINAL, IDEMPOTENT, LOCATE, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversation_of, model_server, says
 from turnwire.agents.event_queue import EventQueue
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core import metrics
-from turnwire.core.codec import LoggedEvent
+from turnwire.core.codec import LoggedEvent, begins_wait
 from turnwire.core.contracts import JournalEntry, Store
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -32,6 +32,8 @@ from turnwire.core.events import (
     DoneEvent,
     Event,
     HandoffEvent,
+    QuestionEvent,
+    ReplyEvent,
     RestartEvent,
     StatusEvent,
     TokenEvent,
@@ -102,8 +104,12 @@ class WriteCounter:
             match item:
                 case TokenEvent(agent_path=()):
                     pass  # `append` has called `append_token`.
-                case ApprovalRequestEvent() | ApprovalResponseEvent():
+                case ApprovalRequestEvent() | ApprovalResponseEvent() | QuestionEvent() | ReplyEvent():
                     pass  # Committed together with the suspension or its end, which is not the agent's write.
+                case ToolCallEvent(runs_on="client") | JournalEntry(state="waiting"):
+                    pass
+                case ToolResultEvent(call_id=call_id) if log.fold.client_call(call_id):
+                    pass
                 case _:
                     self._note(log)
 
@@ -162,16 +168,27 @@ async def decide_all(desk: Desk, turn: TurnRecord, ledger: Ledger, lost: Contain
         async for batch in batches:
             for logged in batch:
                 event = logged.event
-                if not isinstance(event, ApprovalRequestEvent):
+                if not begins_wait(logged):
                     continue
                 if turn.id in lost:
                     return unknown
+                if not isinstance(event, ApprovalRequestEvent):
+                    await answer(desk, turn, event)
+                    continue
                 if event.reason == OUTCOME_UNKNOWN:
                     unknown.append(event.call_id)
                     assert ledger.began[name_of(event)] <= 1
                 if logged.position in undecided(await whole_log(desk.store, turn.id, page=1_000)):
                     await desk.runner.decide(turn.id, event.call_id, approved=True)
     return unknown
+
+
+async def answer(desk: Desk, turn: TurnRecord, event: Event) -> None:
+    """Answer what a turn asks the user or the client, again if that was done before."""
+    if isinstance(event, QuestionEvent):
+        await desk.runner.reply(turn.id, event.id, "red" if "tea" in event.prompt else "blue")
+    elif isinstance(event, ToolCallEvent):
+        await desk.runner.send_tool_result(turn.id, event.call_id, {"place": event.args["near"]})
 
 
 def undecided(log: list[LoggedEvent]) -> set[int]:
@@ -220,6 +237,10 @@ def summary(log: list[LoggedEvent], tag: str) -> dict[str, Any]:
         "calls": sorted((call.call_id, name_of(call).replace(tag, ""), len(call.agent_path)) for call in calls),
         "results": sorted((each.call_id, each.success, str(each.result).replace(tag, "")) for each in results),
         "handoffs": sum(isinstance(event, HandoffEvent) for event in events),
+        "questions": sorted(
+            each.event.prompt.replace(tag, "") for each in log if isinstance(each.event, QuestionEvent)
+        ),
+        "replies": sorted(str(each.event.value) for each in log if isinstance(each.event, ReplyEvent)),
         "end": events[-1].outcome if isinstance(events[-1], DoneEvent) else None,
     }
 
@@ -228,13 +249,16 @@ def finished(entries: list[JournalEntry], kind: str) -> list[JournalEntry]:
     return [entry for entry in entries if entry.kind == kind and entry.state == "finished"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("message", ["Go", "Ask"])
 async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
-    case: ModuleType, model_server: ScriptedModel, store: Store, monkeypatch: pytest.MonkeyPatch
+    case: ModuleType, message: str, model_server: ScriptedModel, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, counter = Ledger(model_server), WriteCounter(monkeypatch)
     model_server.otherwise = ledger.reply
+    options = {"client_tools": [LOCATE]} if message == "Ask" else {}
     async with open_office(case, store, ledger) as desk:
-        turn = await desk.start("Go 000")
+        turn = await desk.start(f"{message} 000", options=options)
         assert await decide_all(desk, turn, ledger) == []
         whole = summary(await whole_log(store, turn.id, page=1_000), "000")
         assert whole["text"].endswith(FINAL)
@@ -245,7 +269,7 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
         # The stores differ in nothing that an agent sees, so the positions are shared between them.
         first, step = {MemoryStore: (1, 2), SqliteStore: (2, 4), PostgresStore: (4, 4)}[type(store)]
         tags = [f"{number:03}" for number in range(first, counter.writes[turn.id] + 1, step)]
-        turns = {tag: await desk.start(f"Go {tag}") for tag in tags}
+        turns = {tag: await desk.start(f"{message} {tag}", options=options) for tag in tags}
         deciding = [asyncio.create_task(decide_all(desk, each, ledger, counter.lost)) for each in turns.values()]
         await counter.all_lost(turns)
         for task in deciding:
@@ -277,7 +301,7 @@ def check_saved(earlier: list[dict[str, int]], states: "list[LostState]") -> Non
 
 @dataclass
 class LostState:
-    """What was committed and done when a turn was lost."""
+    """The commits and effects at the moment when a turn was lost."""
 
     entries: list[JournalEntry]
     log: list[LoggedEvent]
@@ -293,7 +317,7 @@ class LostState:
         running = {
             call.entry.call_id: call.entry.names[0]
             for call in fold_journal(self.entries).calls.values()
-            if call.entry.kind == "tool" and not call.is_finished
+            if call.entry.kind == "tool" and not (call.is_finished or call.is_waiting or call.entry.repeatable)
         }
         # A person is asked about each tool that may have run, unless it may run twice.
         assert sorted(doubtful) == sorted(call for call, tool in running.items() if tool not in IDEMPOTENT), where

@@ -42,12 +42,12 @@ class Listener:
 
     async def answer(self, turn: Turn) -> AgentEvents:
         self.turns.append(turn)
-        heard = [turn.message]
+        messages = [turn.message]
         for number, gate in enumerate(self.gates):
             await gate.wait()
-            heard += await take_inputs()
+            messages += await take_inputs()
             await journaled(f"round {number}", _nothing, idempotent=True)
-        yield " | ".join(heard)
+        yield " | ".join(messages)
 
 
 async def _nothing() -> None:

@@ -160,6 +160,7 @@ def check_identical(recording: TurnRecording, replay: ReplayResult) -> None:
         assert wire_bytes(name, replay.events) == wire_bytes(name, recording.events)
 
 
+@pytest.mark.long
 async def test_replays_of_many_turns_are_identical_on_all_wires_and_call_no_model(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:

@@ -1,7 +1,7 @@
 """The scheduler over every store: each time is run once, by several processes and after kills."""
 
 import asyncio
-import random
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -17,6 +17,7 @@ from turnwire.scheduler.service import CONFIGURED, MAX_SCHEDULES, Scheduler
 
 START = 1_800_000_000_000
 MINUTE = 60_000
+_CALLS = 14
 
 
 class Clock:
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 
 def schedule(**fields: Any) -> Schedule:
-    times = {} if {"cron", "at"} & fields.keys() else {"every": 60}
+    times = {} if {"cron", "at", "every"} & fields.keys() else {"every": 60}
     return Schedule(**{"id": "", "principal": "ann", "message": "hello", "created_at": START, **times, **fields})
 
 
@@ -74,25 +75,32 @@ async def test_turn_is_started_when_it_is_due_and_not_before(store: Store, clock
     assert (run.due, run.turn_id, run.error) == (START + MINUTE, turn.id, None)
 
 
-async def test_time_is_run_once_by_processes_that_are_killed_anywhere(store: Store, clock: Clock) -> None:
-    chance = random.Random(7)
+async def test_time_is_run_once_by_processes_that_are_killed_at_any_store_call(store: Store, clock: Clock) -> None:
     await scheduler(store, clock).add(schedule(id="a", message="a"))
     await scheduler(store, clock).add(schedule(id="b", cron="* * * * *", message="b"))
-    kills = 0
-    for _ in range(25):
+    kills = minutes = survivals = 0
+    for call, is_after in [*itertools.product(range(_CALLS), (False, True))] * 2:
         clock.now += MINUTE
-        # Both processes of a minute may be killed; what they left is made up for in the same minute by the next one.
-        for _ in range(2):
-            process = KilledStore(store, chance.randrange(12), is_after=chance.random() < 0.5)
-            try:
-                await scheduler(process, clock).start_due()  # type: ignore[arg-type]
-            except Killed:
-                kills += 1
-        first, second = scheduler(store, clock), scheduler(store, clock)
-        await asyncio.gather(first.start_due(), second.start_due())
+        minutes += 1
+        # One of two processes is killed at each of its calls in turn, and the other one call later.
+        processes = [KilledStore(store, call, is_after=is_after), KilledStore(store, call + 1, is_after=not is_after)]
+        ends = await asyncio.gather(*(run_until_killed(process, clock) for process in processes))
+        kills += sum(ends)
+        survivals += not any(ends)
+        # What both have left is made up for in the same minute.
+        await asyncio.gather(*(scheduler(store, clock).start_due() for _ in range(2)))
         await end_all(store)
-    assert kills >= 25
-    assert Counter(await messages(store)) == {"a": 25, "b": 25}
+    assert kills >= 50
+    assert survivals  # No process makes more calls than are tried.
+    assert Counter(await messages(store)) == {"a": minutes, "b": minutes}
+
+
+async def run_until_killed(process: "KilledStore", clock: Clock) -> bool:
+    try:
+        await scheduler(process, clock).start_due()  # type: ignore[arg-type]
+    except Killed:
+        return True
+    return False
 
 
 async def end_all(store: Store) -> None:
@@ -192,6 +200,39 @@ async def test_paused_schedule_is_not_run(store: Store, clock: Clock) -> None:
     assert await messages(store) == []
 
 
+@pytest.mark.parametrize("missed", ["run_once", "skip"])
+@pytest.mark.parametrize(
+    "times", [{"every": 60}, {"cron": "* * * * *"}, {"at": START + 2 * MINUTE}], ids=["every", "cron", "at"]
+)
+async def test_times_that_passed_while_a_schedule_was_paused_are_not_made_up_for(
+    store: Store, clock: Clock, times: dict[str, Any], missed: Any
+) -> None:
+    service = scheduler(store, clock)
+    added = await service.add(schedule(**times, missed=missed))
+    clock.now += MINUTE
+    await service.start_due()
+    before = await messages(store)
+    paused = await service.add(added.with_paused(True, clock.now))
+    clock.now += 5 * MINUTE
+    await service.start_due()
+    resumed = await service.add(paused.with_paused(False, clock.now))
+    assert resumed.next_time(clock.now) == (None if "at" in times else clock.now + MINUTE)
+    await service.start_due()
+    assert await messages(store) == before
+    clock.now += MINUTE
+    await service.start_due()
+    assert len(await messages(store)) == len(before) + ("at" not in times)
+
+
+async def test_resuming_a_schedule_that_is_not_paused_changes_nothing(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    added = await service.add(schedule())
+    clock.now += MINUTE
+    assert await service.add(added.with_paused(False, clock.now)) == added
+    await service.start_due()
+    assert await messages(store) == ["hello"]
+
+
 async def test_schedule_of_a_session_goes_with_it(store: Store, clock: Clock) -> None:
     service = scheduler(store, clock)
     session_id = await new_session_id(store)
@@ -227,3 +268,32 @@ async def test_schedules_of_the_settings_are_kept_changed_and_removed(store: Sto
     await service.start_due()
     assert len(await messages(store)) == 1
     assert {each.id for each in await service.list("ann")} == {own.id, named[0].id}
+
+
+async def test_schedule_of_the_settings_stays_paused_over_a_restart(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    configured = schedule(id=f"{CONFIGURED}a", created_at=0, cron="* * * * *")
+    await service.configure("ann", [configured])
+    (added,) = await service.list("ann")
+    await service.add(added.with_paused(True, clock.now))
+    clock.now += 5 * MINUTE
+    await service.configure("ann", [configured])
+    await service.start_due()
+    (paused,) = await service.list("ann")
+    assert paused.paused
+    await service.add(paused.with_paused(False, clock.now))
+    await service.configure("ann", [configured])
+    await service.start_due()
+    assert await messages(store) == []
+
+
+async def test_schedule_of_the_settings_with_other_times_is_not_due_for_the_past(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    await service.configure("ann", [schedule(id=f"{CONFIGURED}a", created_at=0, cron="0 0 1 1 *")])
+    clock.now += 5 * MINUTE
+    await service.configure("ann", [schedule(id=f"{CONFIGURED}a", created_at=0, cron="* * * * *")])
+    await service.start_due()
+    assert await messages(store) == []
+    clock.now += MINUTE
+    await service.start_due()
+    assert await messages(store) == ["hello"]

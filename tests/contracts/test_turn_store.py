@@ -27,7 +27,7 @@ from tests.contracts.turns import (
     write,
 )
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, AppendRequest, Store, TurnFilter
+from turnwire.core.contracts import Admission, AppendRequest, Store, TurnFilter, is_short
 from turnwire.core.errors import (
     EventsGoneError,
     FencedError,
@@ -813,6 +813,26 @@ async def test_attachments_are_kept_until_the_turn_has_ended(backend: StoreBacke
     assert (await store.find_turn("ann", record.id)).options == {"review": True}
 
 
+async def check_short_page(store: Store, turn_id: str, after: int, last_position: int) -> None:
+    """Read pages of several lengths: a short one ends where the log ends."""
+    for limit in (1, 3, 1_000, 10_000):
+        page = await store.read(turn_id, after, limit)
+        end = page[-1].position if page else after
+        assert end == last_position or not is_short(page, limit), (after, limit, end)
+
+
+async def test_reader_after_the_last_event_of_a_large_commit_gets_the_events_that_follow(store: Store) -> None:
+    record = await claimed(store)
+    for position in (3, 1_203, 2_403):
+        await append(store, record.id, record.epoch, position, *[TokenEvent("x" * 1_000)] * 1_200)
+    for after in (1_202, 2_402):
+        events = await store.read(record.id, after, 1_000, record.epoch)
+        assert positions(events)[:2] == [after + 1, after + 2]
+    assert await store.read(record.id, 3_602, 1_000, record.epoch) == []
+    for after in (1_195, 1_202, 2_395, 2_402, 3_595):
+        await check_short_page(store, record.id, after, 3_602)
+
+
 async def test_row_12_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(store: Store) -> None:
     record = await claimed(store)
     large, huge = "x" * 200_000, "y" * 3_000_000
@@ -828,6 +848,8 @@ async def test_row_12_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(s
             log += events
             epoch = events[-1].epoch
         assert positions(log)[:46] == list(range(1, 47))
+        for after in positions(log):
+            await check_short_page(store, record.id, after, log[-1].position)
         if not is_sealed:
             await append(store, record.id, record.epoch, log[-1].position + 1, done(record), end=True)
             await store.maintain(expire_before=0)

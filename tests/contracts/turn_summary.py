@@ -10,12 +10,16 @@ CitedSource = tuple[int | None, str | None, str | None]
 
 @dataclass
 class Call:
-    """A tool call. `state` is `open`, `waiting`, `succeeded` or `failed`; only a call that succeeded has a `result`."""
+    """A tool call. `state` is `open`, `waiting`, `succeeded` or `failed`; only a call that succeeded has a `result`.
+
+    `runs_on_client` is not compared: a client knows its own tools by their names.
+    """
 
     tool: str
     args: Any
     state: str = "open"
     result: str | None = None
+    runs_on_client: bool = field(default=False, compare=False)
 
     def end(self, success: bool, result: str) -> None:
         self.state, self.result = ("succeeded", result) if success else ("failed", None)
@@ -23,13 +27,17 @@ class Call:
 
 @dataclass
 class TurnSummary:
-    """A turn as a client knows it. `outcome` is the turn's, `waiting`, or `running` for an unfinished stream."""
+    """A turn as a client knows it. `outcome` is the turn's, `waiting`, or `running` for an unfinished stream.
+
+    `questions` are the prompts of the questions that it waits for.
+    """
 
     text: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list[Call])
     citations: list[CitedSource] = field(default_factory=list[CitedSource])
     outcome: str = "running"
+    questions: list[str] = field(default_factory=list[str])
 
 
 def whole_frames(body: bytes) -> bytes:
@@ -39,7 +47,7 @@ def whole_frames(body: bytes) -> bytes:
 
 def fold(events: Iterable[dict[str, Any]]) -> TurnSummary:
     """Fold a log of plain JSON events. The readers of all wires are compared with the result."""
-    summary, calls = TurnSummary(), dict[str, Call]()
+    summary, calls, questions = TurnSummary(), dict[str, Call](), dict[str, str]()
     for event in _standing(events):
         is_own = not event.get("agent_path")
         match event["type"]:
@@ -50,10 +58,19 @@ def fold(events: Iterable[dict[str, Any]]) -> TurnSummary:
             case "citation":
                 summary.citations.append((event["index"], event["document_id"], event.get("url")))
             case "tool_call":
-                calls[event["call_id"]] = Call(event["tool"], event["args"])
-                summary.calls.append(calls[event["call_id"]])
+                call = calls[event["call_id"]] = Call(event["tool"], event["args"])
+                summary.calls.append(call)
+                if event.get("runs_on") == "client":
+                    call.runs_on_client, call.state, summary.outcome = True, "waiting", "waiting"
             case "tool_result":
-                calls[event["call_id"]].end(event["success"], event["result"])
+                call = calls[event["call_id"]]
+                call.end(event["success"], event["result"])
+                summary.outcome = "running" if call.runs_on_client else summary.outcome
+            case "question":
+                questions[event["id"]], summary.outcome = event["prompt"], "waiting"
+            case "reply":
+                questions.pop(event["question_id"], None)
+                summary.outcome = "running"
             case "approval_request":
                 if event["call_id"] not in calls:
                     calls[event["call_id"]] = Call(event["tool"], event["args"])
@@ -64,8 +81,10 @@ def fold(events: Iterable[dict[str, Any]]) -> TurnSummary:
             case "done":
                 summary.outcome = event["outcome"]
                 reopen_waiting_calls(summary)
+                questions.clear()
             case _:
                 pass
+    summary.questions = list(questions.values())
     return summary
 
 

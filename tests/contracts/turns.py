@@ -1,7 +1,7 @@
 """Helpers that create turns, write to them and read them back."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -9,6 +9,7 @@ from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.contracts import Accepted, Admission, AppendRequest, LogReader, NewTurn, Store
 from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
+from turnwire.core.files import Blob
 from turnwire.core.follow import follow
 from turnwire.core.ids import new_id
 from turnwire.core.log import TurnLog, opening_events
@@ -33,6 +34,8 @@ async def start(
     key: str | None = None,
     fingerprint: str = "",
     admission: Admission | None = None,
+    blobs: Sequence[Blob] = (),
+    digests: Collection[str] | None = None,
     **fields: Any,
 ) -> Accepted:
     """Have the store accept a turn, by default in a new session."""
@@ -46,7 +49,12 @@ async def start(
         **{"created_at": now_ms(), **fields},
     )
     new = NewTurn(
-        record=record, opening=opening_events(record, principal), idempotency_key=key, fingerprint=fingerprint
+        record=record,
+        opening=opening_events(record, principal),
+        idempotency_key=key,
+        fingerprint=fingerprint,
+        blobs=blobs,
+        digests=[blob.digest for blob in blobs] if digests is None else digests,
     )
     return await store.create_turn(new, admission or Admission())
 

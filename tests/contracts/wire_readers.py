@@ -3,9 +3,12 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from tests.contracts.log_strategies import CLIENT_TOOLS
 from tests.contracts.openai_readers import read_openai_chat, read_openai_responses
 from tests.contracts.turn_summary import Call, TurnSummary, fold, reopen_waiting_calls, whole_frames
+from tests.wires.a2a_rules import Task
 from tests.wires.ag_ui_rules import Rules, frames_of
 from tests.wires.sse import parse
 from tests.wires.ui_message import UIMessage
@@ -55,6 +58,11 @@ def read_ai_sdk(bodies: Sequence[bytes]) -> TurnSummary:
         assert (message.finish_reason == "stop") is (outcome == "completed")
     summary = TurnSummary(message.text, "".join(part["text"] for part in message.of("reasoning")), outcome=outcome)
     for part in message.of("tool"):
+        assert part["dynamic"] is (part["tool"] not in ("question", *CLIENT_TOOLS))
+        if part["tool"] == "question" and not part["dynamic"]:
+            if waits and part["state"] == "input-available":
+                summary.questions.append(part["input"]["prompt"])
+            continue
         call = Call(part["tool"], part.get("input"))
         match part["state"]:
             case "output-available" if not part.get("preliminary"):
@@ -64,6 +72,8 @@ def read_ai_sdk(bodies: Sequence[bytes]) -> TurnSummary:
             case "output-denied":
                 call.end(False, "")
             case "approval-requested" if waits:
+                call.state = "waiting"
+            case "input-available" if waits and not part["dynamic"]:
                 call.state = "waiting"
             case _:
                 pass
@@ -77,7 +87,7 @@ def read_ai_sdk(bodies: Sequence[bytes]) -> TurnSummary:
 
 
 def read_ag_ui(bodies: Sequence[bytes]) -> TurnSummary:
-    summary, calls, rules = TurnSummary(), dict[str, Call](), Rules()
+    summary, calls, rules, ended = TurnSummary(), dict[str, Call](), Rules(), set[str]()
     for _, event in frames_of(whole_frames(bodies[0])):
         rules.take(event)
         is_own = "subagentRunId" not in event
@@ -93,14 +103,19 @@ def read_ag_ui(bodies: Sequence[bytes]) -> TurnSummary:
                 calls[event["toolCallId"]].args += event["delta"]
             case "TOOL_CALL_END":
                 calls[event["toolCallId"]].args = json.loads(calls[event["toolCallId"]].args)
-            case "TOOL_CALL_RESULT" if not event["messageId"].endswith(":unanswered"):
+            case "TOOL_CALL_RESULT" if event["messageId"].endswith(":unanswered"):
+                ended.add(event["toolCallId"])
+            case "TOOL_CALL_RESULT":
                 failed = event["content"].startswith('{"error":')
                 calls[event["toolCallId"]].end(not failed, event["content"])
+            case "CUSTOM" if event["name"] == "turnwire.tool_result":
+                answer = event["value"]
+                calls[answer["toolCallId"]].end(answer["success"], answer["result"])
             case "CUSTOM" if event["name"] == "turnwire.citation":
                 cited = event["value"]
                 summary.citations.append((cited["index"], cited["document_id"], cited.get("url")))
             case "RUN_STARTED":
-                summary.outcome = "running"
+                summary.outcome, summary.questions = "running", []
                 reopen_waiting_calls(summary)
             case "RUN_ERROR":
                 summary.outcome = "failed"
@@ -108,10 +123,32 @@ def read_ag_ui(bodies: Sequence[bytes]) -> TurnSummary:
                 outcome = event["outcome"]["type"]
                 summary.outcome = {"success": "completed", "interrupt": "waiting"}.get(outcome) or outcome
                 for item in event["outcome"].get("interrupts", ()):
-                    calls[item["toolCallId"]].state = "waiting"
+                    if item["metadata"]["kind"] == "question":
+                        summary.questions.append(item["message"])
+                    else:
+                        calls[item["toolCallId"]].state = "waiting"
+                # A client runs the calls of its own tools that have no result.
+                for call_id, call in calls.items():
+                    if call.tool in CLIENT_TOOLS and call.state == "open" and call_id not in ended:
+                        call.state = summary.outcome = "waiting"
             case _:
                 pass
     return summary
+
+
+# A2A
+
+
+def read_a2a(bodies: Sequence[bytes]) -> TurnSummary:
+    task, events = Task(), list[dict[str, Any]]()
+    for update in parse(whole_frames(bodies[0])):
+        events += task.take(json.loads(update.data))
+    summary = fold(events)
+    if task.state != "TASK_STATE_INPUT_REQUIRED":
+        reopen_waiting_calls(summary)
+    states = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "cancelled", "INPUT_REQUIRED": "waiting"}
+    outcome = states.get(task.state.removeprefix("TASK_STATE_"), "running")
+    return replace(summary, text=task.text, outcome=outcome)
 
 
 # Limits of the wires
@@ -134,6 +171,7 @@ def _reduce_for_text(summary: TurnSummary) -> TurnSummary:
         citations=[(*cited[:2], None) for cited in summary.citations] if has_sources else [],
         calls=summary.calls if has_ended else [],
         reasoning=summary.reasoning if has_ended else "",
+        questions=[],
     )
 
 
@@ -153,8 +191,15 @@ def _reduce_for_chat(summary: TurnSummary) -> TurnSummary:
 
 
 def _reduce_for_responses(summary: TurnSummary) -> TurnSummary:
-    """Drop citations, which need a text in the same response; `check_annotations` checks them."""
-    return replace(_without_interrupted(summary), citations=[])
+    """Drop citations, which need a text in the same response; `check_annotations` checks them.
+
+    The results of the client's functions are no output either.
+    """
+    calls = [
+        replace(call, state="open", result=None) if call.runs_on_client and call.state != "waiting" else call
+        for call in summary.calls
+    ]
+    return replace(_without_interrupted(summary), citations=[], calls=calls)
 
 
 @dataclass(frozen=True)
@@ -171,6 +216,7 @@ class Reader:
 
 
 READERS: Mapping[str, Reader] = {
+    "a2a": Reader(read_a2a, _without_interrupted, "frame"),
     "ag_ui": Reader(read_ag_ui, _without_interrupted, "frame"),
     "ai_sdk": Reader(read_ai_sdk),
     "openai_chat": Reader(read_openai_chat, _reduce_for_chat),

@@ -1,6 +1,7 @@
 """The wires that the contract suites run over."""
 
 from turnwire.core.contracts import Wire
+from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.openai.chat_encoder import OpenAIChat
@@ -10,6 +11,7 @@ from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 from turnwire.wires.websocket.encoder import WebSocket
 
 WIRES: dict[str, Wire] = {
+    "a2a": A2a(),
     "ag_ui": AgUi(),
     "ai_sdk": AiSdk(),
     "openai_chat": OpenAIChat(),

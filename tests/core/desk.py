@@ -6,8 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tests.contracts.turns import BOUND, followed, new_session_id, whole_log
-from turnwire.agents.functions import Answer, GeneratorAgent
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import Answer, GeneratorAgent, as_agent
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, Store
 from turnwire.core.events import ApprovalRequestEvent, DoneEvent, ErrorEvent, Event, ResponseEvent

@@ -26,13 +26,12 @@ from tests.core.desk import (
     start_held_turn,
 )
 from turnwire.core.budget import Limits
-from turnwire.core.cancellation import Stop
 from turnwire.core.contracts import Command, Store
 from turnwire.core.errors import StoreFullError
 from turnwire.core.events import DoneEvent, Usage, UsageEvent
 from turnwire.core.execution import Execution
 from turnwire.core.log import TurnLog
-from turnwire.core.turns import Turn
+from turnwire.core.turns import Stop, Turn
 from turnwire.stores.sqlite.schema import DATABASE_NAME
 
 

@@ -1,13 +1,14 @@
 """The execution of one turn: its log and its end, whatever its agent does."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from tests.contracts.turns import BOUND, followed, seized, types, whole_log, write
-from tests.core.desk import AgentEvents, Gate, echo, event_types, failure, open_desk, settle
-from turnwire.core.codec import encode_event
+from tests.core.desk import AgentEvents, Gate, echo, event_types, failure, open_actor_desk, open_desk, settle
+from turnwire.core.codec import encode_event, now_ms
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, TurnEndedError
@@ -27,7 +28,10 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
+from turnwire.core.execution import Execution
+from turnwire.core.journal import journaled
 from turnwire.core.turns import Turn
+from turnwire.stores.memory import MemoryStore
 
 # Turns that complete
 
@@ -57,6 +61,27 @@ async def test_completed_turn_has_its_events_response_and_done(store: Store) -> 
     assert events[-1] == DoneEvent("completed", turn.session_id, turn.id)
     record = await store.find_turn("ann", turn.id)
     assert (record.phase, record.outcome, record.epoch) == ("ended", "completed", 1)
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+async def test_ended_execution_is_freed_without_the_garbage_collector(has_journal: bool) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
+        yield await journaled("greet", hello)
+
+    async def hello() -> str:
+        return "Hello."
+
+    agent.journal = has_journal  # type: ignore[attr-defined]
+    gc.collect()
+    gc.disable()
+    try:
+        async with open_actor_desk(MemoryStore(), agent) as desk:
+            await desk.end(await desk.start())
+            async with asyncio.timeout(BOUND):
+                while any(type(each) is Execution for each in gc.get_objects()):  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_turn_without_an_answer_completes(store: Store) -> None:
@@ -256,6 +281,15 @@ async def test_turn_over_its_timeout_fails(store: Store) -> None:
         error = await failure(desk, turn)
     assert (error.code, error.retryable) == ("turn_timeout", True)
     assert "0.05 seconds" in error.error
+
+
+async def test_turn_has_its_whole_time_on_a_server_whose_clock_is_early(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.core.execution.now_ms", lambda: now_ms() + 3_600_000)
+    async with open_desk(store, echo, turn_timeout=60) as desk:
+        turn = await desk.start()
+        assert (await desk.end(turn)).outcome == "completed"
 
 
 async def test_timeout_error_of_an_agent_is_an_agent_failure(store: Store) -> None:

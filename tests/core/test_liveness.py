@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.contracts.turns import BOUND, claimed, followed, write
+from tests.contracts.turns import BOUND, claimed, followed, seized, write
 from tests.core.desk import (
     AgentEvents,
+    Desk,
     Gate,
     completed_answer,
     drain,
@@ -22,13 +23,17 @@ from tests.core.desk import (
     held,
     open_actor_desk,
     open_desk,
+    settle,
     start_held_turn,
 )
 from tests.core.faulty_store import Fault, FaultyStore
 from turnwire.core.backoff import Backoff
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Store
 from turnwire.core.events import Event, TokenEvent
+from turnwire.core.inputs import take_inputs
 from turnwire.core.log import TurnLog
+from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Turn
 
 FAULTS: tuple[Fault, ...] = ("fail", "hang", "lose")
@@ -116,7 +121,7 @@ async def test_row_4_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_take_over_with_a_lost_answer_is_completed(faulty: FaultyStore, fault: Fault) -> None:
+async def test_take_over_with_a_lost_answer_does_not_begin_the_turn_again(faulty: FaultyStore, fault: Fault) -> None:
     orphan = await claimed(cast(Store, faulty), "lost")
     await write(cast(Store, faulty), orphan, TokenEvent("half"))
     async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
@@ -124,7 +129,84 @@ async def test_take_over_with_a_lost_answer_is_completed(faulty: FaultyStore, fa
         await desk.store.retire("lost")
         await faulty.hit("take_over")
         faulty.heal()
-        assert (await desk.end(orphan)).outcome in ("interrupted", "completed")
+        assert (await desk.end(orphan)).reason == "worker_lost"
+        assert event_types(await desk.events(orphan)) == ["session", "message", "token", "error", "done"]
+
+
+async def test_take_over_with_a_lost_answer_takes_back_what_a_resumable_agent_wrote(faulty: FaultyStore) -> None:
+    class Resumable:
+        on_crash = "resume"
+
+        async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+            yield "whole"
+
+    store = cast(Store, faulty)
+    orphan = await claimed(store, "lost")
+    await write(store, orphan, TokenEvent("half"))
+    runner = TurnRunner(store, {orphan.agent: Resumable()}, Limits(lease=0.2))
+    await runner.open()
+    try:
+        faulty.inject(take_over="lose")
+        await store.retire("lost")
+        await faulty.hit("take_over")
+        faulty.heal()
+        desk = Desk(store, runner)
+        assert await completed_answer(desk, orphan) == "whole"
+        assert "restart" in event_types(await desk.events(orphan))
+    finally:
+        await runner.close()
+
+
+async def test_cancel_of_a_turn_that_its_worker_lets_go_waits_for_the_end(faulty: FaultyStore) -> None:
+    async with open_desk(cast(Store, faulty), held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        faulty.inject(append="hang")
+        cancelling = asyncio.create_task(desk.cancel(turn))
+        await faulty.hit("append")
+        desk.runner._worker.running[turn.id].abandon()
+        await settle()
+        assert not cancelling.done(), "the turn has no end yet"
+        faulty.heal()
+        await cancelling
+        assert (await desk.end(turn)).outcome == "cancelled"
+
+
+async def test_cancel_of_a_turn_that_was_taken_over_waits_for_the_end(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        taken = await seized(store, await store.find_turn(turn.principal, turn.id), "other")
+        cancelling = asyncio.create_task(desk.cancel(turn))
+        await idle(desk)
+        await settle()
+        assert not cancelling.done(), "the end that this worker wrote was refused"
+        log = TurnLog(store, taken, Limits())
+        await log.restore()
+        await log.end("cancelled", reason="requested")
+        await cancelling
+
+
+async def test_message_whose_entry_was_not_committed_is_answered_on_its_own(faulty: FaultyStore) -> None:
+    gate = Gate()
+
+    async def steered(turn: Turn) -> AgentEvents:
+        if turn.message == "first":
+            await gate.wait()
+            faulty.inject(append="fail")
+            yield "".join(await take_inputs())
+        else:
+            yield "alone"
+
+    async with open_desk(cast(Store, faulty), steered) as desk:
+        turn = await desk.start("first")
+        await gate.reached()
+        message = await desk.start("second", session_id=turn.session_id, on_busy="steer")
+        gate.open()
+        await faulty.hit("append")
+        faulty.heal()
+        assert (await desk.end(turn)).outcome == "failed"
+        assert await completed_answer(desk, message) == "alone"
 
 
 @pytest.mark.parametrize("fault", ["fail", "hang"])

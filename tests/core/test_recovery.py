@@ -19,7 +19,7 @@ from tests.core.desk import (
     wait_for_request,
     wait_until_suspended,
 )
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contracts.turns import followed
 from tests.core.desk import AgentEvents, Gate, lose_worker, open_actor_desk
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, RecordingError
 from turnwire.core.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent

@@ -7,7 +7,6 @@ import pytest
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, queued_turns, started, write
 from tests.core.desk import AgentEvents, echo, event_types, failure, held, open_desk, settle, start_held_turn
-from turnwire.core.cancellation import WORKER_LOST
 from turnwire.core.contracts import Store
 from turnwire.core.errors import ShuttingDownError
 from turnwire.core.events import (
@@ -17,7 +16,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import Turn
+from turnwire.core.turns import WORKER_LOST, Turn
 
 
 async def test_drain_lets_running_turns_finish(store: Store) -> None:

@@ -15,7 +15,14 @@ from turnwire import AgentError, channels
 from turnwire.core.codec import now_ms
 from turnwire.core.events import ToolCallEvent, ToolResultEvent
 from turnwire.core.follow import follow
-from turnwire.extensions.contract import ChannelProvider, ExtensionContext, StreamingChannelProvider
+from turnwire.extensions.contract import (
+    ChannelProvider,
+    ContextProvider,
+    ExtensionContext,
+    ServiceProvider,
+    StreamingChannelProvider,
+    ToolProvider,
+)
 from turnwire.extensions.loader import Loader
 from turnwire.extensions.router import MessageRouter
 from turnwire.server.messages import MessageBody
@@ -63,6 +70,13 @@ async def test_protocol_and_not_the_manifest_decides_the_path(folder: Path) -> N
         assert isinstance(kernel.extension("plain"), ChannelProvider)
 
 
+def test_abilities_of_extensions_are_runtime_checkable_protocols() -> None:
+    """Decision, 1: the pattern that streaming follows, and its names."""
+    for protocol in (ChannelProvider, ToolProvider, ServiceProvider, ContextProvider):
+        assert not isinstance(object(), protocol)
+    assert list(inspect.signature(ChannelProvider.send_to_user).parameters) == ["self", "user_id", "message"]
+
+
 async def test_streaming_channel_is_called_from_start_to_end(folder: Path) -> None:
     """Decision, 2 and 3: the life cycle."""
     async with running(folder, saying(*WEATHER)) as kernel:
@@ -103,6 +117,15 @@ def test_router_invokes_the_agent_with_callbacks() -> None:
     parameters = inspect.signature(MessageRouter.invoke_agent_streamed).parameters
     assert list(parameters)[:5] == ["self", "prompt", "on_chunk", "on_tool_call", "agent_id"]
     assert parameters["on_tool_call"].default is parameters["agent_id"].default is None
+
+
+@pytest.mark.parametrize("channel", ["plain", "live"])
+async def test_router_handles_a_user_message_by_the_path_of_its_channel(folder: Path, channel: str) -> None:
+    """Decision, 3: `handle_user_message`."""
+    async with running(folder, saying(*WEATHER)) as kernel:
+        assert await within(kernel.router.handle_user_message("How is it?", "ann", channel)) == "It is sunny."
+        kinds = [call[0] for call in kernel.calls(channel)]
+    assert kinds == ["send"] if channel == "plain" else (kinds[0], kinds[-1]) == ("start", "end")
 
 
 async def test_callbacks_get_chunks_and_tool_names_and_the_text_is_returned(folder: Path) -> None:
@@ -243,6 +266,16 @@ async def test_wiring_needs_no_registration(folder: Path) -> None:
     async with running(folder, saying("Hi.")) as kernel:
         assert kernel.states() == {"plain": "running", "live": "running", "broken": "failed"}
         assert "streaming_channel" in kernel["live"].provides
+
+
+def test_context_has_the_methods_of_the_design() -> None:
+    """Decision, 5 and 6: what an extension calls."""
+    streamed = inspect.signature(ExtensionContext.invoke_agent_streamed).parameters
+    assert list(streamed)[:4] == ["self", "prompt", "on_chunk", "on_tool_call"]
+    assert streamed["on_tool_call"].default is None
+    assert list(inspect.signature(ExtensionContext.invoke_agent).parameters)[:2] == ["self", "prompt"]
+    assert callable(ExtensionContext.get_config)
+    assert isinstance(inspect.getattr_static(ExtensionContext, "logger"), property)
 
 
 async def test_service_invokes_the_agent_with_streaming(folder: Path) -> None:

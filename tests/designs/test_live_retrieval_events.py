@@ -17,9 +17,10 @@ from turnwire.retrieval.index.searcher import Searcher
 
 
 def test_collect_evidence_takes_an_optional_async_event_sink() -> None:
-    """Decision, 1."""
-    sink = inspect.signature(collect_evidence).parameters["event_sink"]
-    assert (sink.kind, sink.default) == (inspect.Parameter.KEYWORD_ONLY, None)
+    """Decision, 1; the collector of decision, 2 is beside it."""
+    for name in ("event_sink", "event_collector"):
+        parameter = inspect.signature(collect_evidence).parameters[name]
+        assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, None)
     assert inspect.iscoroutinefunction(collect_evidence)
 
 

@@ -148,3 +148,14 @@ async def test_both_routes_share_their_sessions(serve: Serve) -> None:
         async with server.ask("Two", session_id=first["session_id"]) as stream:
             await stream.rest()
         assert (await server.snapshot(stream.turn_id))["state"]["text"] == "2 messages before"
+
+
+async def test_client_data_reaches_the_agent(serve: Serve, puppet: Puppet) -> None:
+    """Changes to the client: the file that the editor shows, and other data, come with the message."""
+    async with serve(puppet) as server:
+        body = {"message": "Summarise it", "active_file": "notes/a.md", "metadata": {"theme": "dark"}}
+        asking = asyncio.create_task(server.http.post("/chat", json=body))
+        part = await puppet.part()
+        assert part.turn.metadata == {"active_file": "notes/a.md", "theme": "dark"}
+        part.end()
+        assert (await within(asking)).status_code == 200

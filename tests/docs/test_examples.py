@@ -53,7 +53,10 @@ def use_tool(request: Request) -> Answer:
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
-SCRIPTS = ("check_log", "python_client", "python_client_async", "python_client_resume")
+SCRIPTS = (
+    *("a2a_client", "acp_client", "check_log"),
+    *("python_client", "python_client_async", "python_client_resume", "python_client_tools"),
+)
 """Examples without an agent."""
 ANSWERING = [
     pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else [])
@@ -76,6 +79,7 @@ async def test_example_answers_a_message(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # Some examples name no data folder.
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     model_server.keeps_alive = False
@@ -127,6 +131,42 @@ async def test_clients_in_python_get_their_answers(
         log.write_text("\n".join(f"{frame.id} {frame.data}" for frame in frames[:3]))
         await within(asyncio.to_thread(copy_log, turn_id, log, server.url))
         assert log.read_text().splitlines() == [f"{frame.id} {frame.data}" for frame in frames]
+
+
+async def test_client_in_python_runs_its_tools_and_answers_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model_server.keeps_alive = False
+    wanted = [("weather", {"city": "Oslo", "days": 5}), ("locate", {"exact": True})]
+    model_server.plan(calls(*wanted, ids=["c1", "c2"]), says("Sunny all week."))
+    folder = ROOT / "docs" / "examples"
+    answer = load(folder / "python_client_tools.py").answer
+    async with serving(load(folder / "asking.py").app.lifespan) as server:
+        assert await within(asyncio.to_thread(answer, "Will it rain here?", server.url)) == "Sunny all week."
+    assert "Which plan pays for 5 days?" in capsys.readouterr().out
+    assert [message["content"] for message in model_server.bodies[1]["messages"] if message["role"] == "tool"] == [
+        "Sunny in Oslo for 5 days, paid by the plan plus",
+        '{"city":"Oslo","street":"Karl Johans gate"}',
+    ]
+    async with serving(load(folder / "locating.py").app.lifespan) as server:
+        assert await within(asyncio.to_thread(answer, "Where am I?", server.url)) == "You are in Oslo."
+
+
+async def test_official_client_of_a2a_gets_its_answer(tmp_path: Path) -> None:
+    async with serving(Turnwire(saying("Good ", "morning."), settings=quick_settings(tmp_path))) as server:
+        ask = load(ROOT / "docs" / "examples" / "a2a_client.py").ask
+        assert await within(ask("Hello", server.url)) == "Good morning."
+
+
+@pytest.mark.process
+async def test_official_client_of_acp_gets_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greeter.py").write_text('async def greet(turn):\n    yield "Good morning."\n')
+    monkeypatch.chdir(tmp_path)
+    ask = load(ROOT / "docs" / "examples" / "acp_client.py").ask
+    assert await within(ask("Hello", "--data", "data", "--agent", "greeter:greet")) == "Good morning."
 
 
 async def test_downloaded_log_is_checked_against_its_seal(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What people ask first: each question about Turnwire is answered by the first thing that is shown, without a model."""
+"""First questions of newcomers: each is answered by the first thing that is shown, without a model."""
 
 import asyncio
 

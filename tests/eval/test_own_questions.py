@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from eval.own import HELD_OUT, KINDS, NEWCOMERS, OwnQuestion, read_documents, read_own, read_questions, section
+from eval.own import BLIND, HELD_OUT, KINDS, NEWCOMERS, OwnQuestion, read_documents, read_own, read_questions, section
 from turnwire.retrieval.blocks import plain_line
 
 OWN = read_questions()
-QUESTIONS = [*OWN, *read_questions(NEWCOMERS), *read_questions(HELD_OUT)]
+QUESTIONS = [*OWN, *read_questions(NEWCOMERS), *read_questions(HELD_OUT), *read_questions(BLIND)]
 ANSWERABLE = [question for question in QUESTIONS if question.kind == "answerable"]
 TEXTS = {document.name: document.text for document in read_documents()}
 EVERYTHING = plain_line(" ".join(TEXTS.values()))
@@ -28,13 +28,13 @@ def test_no_question_contains_its_answer_or_is_a_heading() -> None:
         name: {line.strip("# ").casefold() for line in text.split("\n") if line.startswith("#")}
         for name, text in TEXTS.items()
     }
-    given_away = [
+    leaks = [
         question.question
         for question in ANSWERABLE
         if question.answer.casefold() in question.question.casefold()
         or question.question.rstrip("?").casefold() in headings[question.document]
     ]
-    assert given_away == []
+    assert leaks == []
 
 
 def test_unanswerable_questions_have_no_answer() -> None:

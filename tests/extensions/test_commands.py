@@ -73,7 +73,7 @@ async def test_new_writes_a_working_extension(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_generated_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert run(app, ["extensions", "new", "my_channel", "--in", str(tmp_path)]).exit_code == 0
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONWARNINGS": ""}
     )

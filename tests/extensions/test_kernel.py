@@ -117,7 +117,7 @@ from turnwire import tool
 
 @tool
 def weather(city: str) -> str:
-    "What the weather is like."
+    "Return the weather."
     return f"sunny in {city}"
 
 class Main(Base):

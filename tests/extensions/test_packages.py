@@ -100,13 +100,13 @@ async def test_row_22_only_extensions_that_are_named_run(
     make_package(site_folder)
     note_installation(site_folder, "weather", "turnwire_weather")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    own, given = tmp_path / "config" / "turnwire" / "extensions", tmp_path / "given"
+    own, chosen = tmp_path / "config" / "turnwire" / "extensions", tmp_path / "given"
     write_extension(own, "stray", "raise AssertionError('it was run')")
     write_extension(own, "telegram", "raise AssertionError('it was run')")
-    write_extension(given, "chosen", BASE + "class Main(Base): ...")
+    write_extension(chosen, "chosen", BASE + "class Main(Base): ...")
     for allowed, states in (([], ("unconfigured", "running")), (["weather"], ("running", "running"))):
         settings = quick_settings(tmp_path / f"data{len(allowed)}", allowed_extensions=allowed)
-        turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[given])
+        turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[chosen])
         await turnwire.open()
         try:
             assert turnwire.kernel is not None

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
+from tests.faults.channel_campaign import run_channel_campaign
 from tests.faults.checks import TAKEOVER_SECONDS
 from tests.faults.office_campaign import OfficeVerdict, StoreName, office_sdks, run_office_campaign
 
@@ -16,6 +17,8 @@ def main() -> int:
     options = _options()
     if options.agents:
         return run_against_agents(options)
+    if options.channels:
+        return run_against_channels(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
     print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
@@ -60,6 +63,32 @@ def run_against_agents(options: argparse.Namespace) -> int:
             print_office_report(verdict)
             is_broken = is_broken or bool(verdict.broken)
     return 1 if is_broken else 0
+
+
+def run_against_channels(options: argparse.Namespace) -> int:
+    """Kill the server that runs the Telegram channel, in the middle of answers."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"seed {options.seed}; the servers' own logs are in {folder}", flush=True)
+    verdict = asyncio.run(
+        run_channel_campaign(
+            kills=options.kills,
+            seed=options.seed,
+            servers=max(options.workers, 2),
+            folder=folder,
+            report=lambda text: print(f"  {text}", flush=True),
+        )
+    )
+    rows: list[tuple[str, object]] = [
+        ("kill -9 of the server with the channel", verdict.kills),
+        ("answers", verdict.answers),
+        ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("violations", len(verdict.broken)),
+    ]
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    for violation in verdict.broken[:40]:
+        print(f"VIOLATION: {violation}", flush=True)
+    return 1 if verdict.broken else 0
 
 
 def print_office_report(verdict: OfficeVerdict) -> None:
@@ -129,7 +158,12 @@ def _options() -> argparse.Namespace:
         help=f"the longest time until the turns of a lost worker are closed (default: {TAKEOVER_SECONDS:g} s)",
     )
     parser.add_argument("--agents", action="store_true", help="kill servers with agents of each SDK, over each store")
-    parser.add_argument("--kills", type=int, default=200, help="with --agents: kills for each SDK and store")
+    parser.add_argument(
+        "--channels", action="store_true", help="kill the server that runs the Telegram channel, on PostgreSQL"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"
+    )
     return parser.parse_args()
 
 

@@ -46,6 +46,7 @@ from turnwire.stores.sqlite import SqliteStore
 StoreName = Literal["sqlite", "postgres"]
 TAKEOVER_SECONDS = LEASE + 3.0
 _RUNNING_TURNS = 4
+_MESSAGES = ("Go", "Run")  # With and without an approval.
 _SETTLE_SECONDS = 120.0
 _START_SECONDS = 120.0
 _ROOT = Path(__file__).parents[2]
@@ -210,12 +211,14 @@ class OfficeCampaign:
         self._report = report
         self._users = SimulatedUsers(cluster, random.Random(verdict.seed + 1), lambda turn: None)  # type: ignore[arg-type]
         self._tags: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
         self._killed_at: list[float] = []
         self._is_over = False
 
     async def run(self, kills: int) -> OfficeVerdict:
-        reference = await self._start("ref")
-        await self._attend(reference)
+        references = {message: await self._start(message, f"ref-{message}") for message in _MESSAGES}
+        for reference in references.values():
+            await self._attend(reference)
         keeping = [asyncio.create_task(node.keep_up()) for node in self._cluster.nodes]
         talking = [asyncio.create_task(self._talk(number)) for number in range(_RUNNING_TURNS)]
         try:
@@ -237,24 +240,24 @@ class OfficeCampaign:
             await self._users.close()
         for node in self._cluster.nodes:
             await node.terminate()
-        await self._check_turns(reference)
+        await self._check_turns(references)
         return self.verdict
 
     # Users
 
-    async def _start(self, tag: str) -> StartedTurn:
+    async def _start(self, message: str, tag: str) -> StartedTurn:
         session = await self._users.call("POST", "/v1/sessions", json={"id": f"s-{uuid4().hex[:12]}"})
         session_id = session.json()["id"]
-        body = {"message": f"Go {tag}", "on_disconnect": "continue"}
+        body = {"message": f"{message} {tag}", "on_disconnect": "continue"}
         path = f"/v1/sessions/{session_id}/turns"
         answer = await self._users.call("POST", path, json=body, headers={"Idempotency-Key": uuid4().hex})
         assert answer.status_code == 202, answer.text
-        # "asking" is an agent that waits for people: only wires that go on afterwards are read.
         turn = StartedTurn(
             turn_id=answer.json()["turn_id"], session_id=session_id, agent="asking", words=0, leaves=False
         )
         self._users.turns.append(turn)
         self._tags[turn.turn_id] = tag
+        self._messages[turn.turn_id] = message
         return turn
 
     async def _attend(self, turn: StartedTurn) -> None:
@@ -267,7 +270,7 @@ class OfficeCampaign:
         count = 0
         while not self._is_over:
             count += 1
-            await self._attend(await self._start(f"{number}-{count}"))
+            await self._attend(await self._start(_MESSAGES[count % 2], f"{number}-{count}"))
 
     # Faults
 
@@ -320,7 +323,7 @@ class OfficeCampaign:
         self.verdict.broken += self._users.broken
         await client.aclose()
 
-    async def _check_turns(self, reference: StartedTurn) -> None:
+    async def _check_turns(self, references: dict[str, StartedTurn]) -> None:
         verdict = self.verdict
         requests = Counter(self._cluster.lines("requests"))
         runs = Counter(line.partition(" ")[2] for line in self._cluster.lines("tools") if line.startswith("began"))
@@ -328,12 +331,12 @@ class OfficeCampaign:
         store: Any = self._cluster.open_store()
         await store.open()
         try:
-            expected = answer(await _log(store, reference.turn_id))
+            expected = {name: answer(await _log(store, turn.turn_id)) for name, turn in references.items()}
             for turn in self._users.turns:
-                tag = self._tags[turn.turn_id]
+                tag, wanted = self._tags[turn.turn_id], expected[self._messages[turn.turn_id]]
                 log, entries = await _log(store, turn.turn_id), list(await store.journal(turn.turn_id))
                 own = {name: count for name, count in runs.items() if name.split()[-1] == tag}
-                for violation in self._check_turn(log, entries, requests[tag], own, expected):
+                for violation in self._check_turn(log, entries, requests[tag], own, wanted):
                     verdict.broken.append(f"turn {turn.turn_id} ({tag}): {violation}")
         finally:
             await store.close()

@@ -21,6 +21,8 @@ class Reader:
 
     wire = "sse_chat"
     resumes = True
+    ends_at_waits = False
+    """Whether an answer on this wire ends when the turn waits for a person."""
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
@@ -80,16 +82,18 @@ class Reader:
 
 class AgUiReader(Reader):
     wire = "ag_ui"
+    ends_at_waits = True
 
     def _add_frame(self, frame_id: str, data: str) -> None:
         event = json.loads(data)
         self.frames.append((frame_id or (self.frames[-1][0] if self.frames else ""), event))
-        if event["type"] in ("RUN_FINISHED", "RUN_ERROR") and "interrupt" not in json.dumps(event.get("outcome") or ""):
+        if event["type"] in ("RUN_FINISHED", "RUN_ERROR"):
             self._end()
 
 
 class TextReader(Reader):
     wire = "three_phase_text"
+    ends_at_waits = True
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
         """Read on at an offset that does not count the empty lines of heartbeats."""
@@ -118,6 +122,7 @@ class FullReader(Reader):
     """A reader of a wire without resume: it reads the whole turn again after each break."""
 
     resumes = False
+    ends_at_waits = True
 
     def _add_frame(self, frame_id: str, data: str) -> None:
         if data == "[DONE]":

@@ -29,6 +29,8 @@ class StartedTurn(Struct, kw_only=True):
     leaves: bool
     readers: list[Reader] = field(default_factory=list[Reader])
     is_stopped: bool = False
+    has_waited: bool = False
+    """Whether it has waited for a person."""
     stopped: str | None = None
     """The outcome that the cancel request returned."""
 
@@ -113,9 +115,9 @@ class SimulatedUsers:
 
     async def read(self, turn: StartedTurn) -> None:
         """Read a turn to its end on a random wire, in pieces, each at a random server."""
-        kinds = WIRES[:3] if turn.agent in ("resuming", "asking") else WIRES
-        reader = self._rng.choice(kinds)(turn.turn_id)
+        reader = self._rng.choice(WIRES)(turn.turn_id)
         turn.readers.append(reader)
+        is_last = False
         while not reader.is_whole:
             timeout = self._rng.choice((0.05, 0.3, 1, 3, 10))
             try:
@@ -123,6 +125,13 @@ class SimulatedUsers:
                     await reader.read(self._random_url(), self._ann)
             except BROKEN:
                 await asyncio.sleep(self._rng.uniform(0.01, 0.1))
+            if reader.is_whole and reader.ends_at_waits and not is_last:
+                # The answer may have ended because the turn waited for a person: a client reads it again then.
+                has_ended = (await self.call("GET", f"/v1/turns/{turn.turn_id}")).json()["phase"] == "ended"
+                if not has_ended or turn.has_waited:
+                    is_last = has_ended
+                    reader.is_whole = False
+                    reader.forget()
 
     async def stop(self, turn: StartedTurn) -> None:
         since = time.monotonic()
@@ -138,6 +147,7 @@ class SimulatedUsers:
             if snapshot["phase"] == "ended":
                 return
             waiting = [step["id"] for step in snapshot["state"].get("steps", ()) if step.get("state") == "waiting"]
+            turn.has_waited |= snapshot["phase"] == "waiting"
             for call_id in waiting if snapshot["phase"] == "waiting" else ():
                 path = f"/v1/turns/{turn.turn_id}/approvals/{call_id}"
                 answer = await self.call("POST", path, json={"approved": True})

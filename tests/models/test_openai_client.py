@@ -12,7 +12,7 @@ from tests.scripted_model import ScriptedModel, calls, garbles, says, thinks
 from tests.serving import until, within
 from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
-from turnwire.models import answer_limits
+from turnwire.models import openai_client
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel
 
@@ -152,7 +152,7 @@ def test_client_implements_the_model_protocol(model: OpenAIModel) -> None:
 async def test_row_16_answer_without_a_line_end_is_broken_off(
     model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_limits, "MAX_LINE_BYTES", 100_000)
+    monkeypatch.setattr(openai_client, "MAX_LINE_BYTES", 100_000)
     model_server.plan(garbles("Yes", b"x" * 1_000_000))
     with pytest.raises(ModelError):
         await read_answer(model)
@@ -161,7 +161,7 @@ async def test_row_16_answer_without_a_line_end_is_broken_off(
 async def test_row_16_answer_over_the_limit_is_broken_off(
     model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_limits, "MAX_ANSWER_BYTES", 10_000)
+    monkeypatch.setattr(openai_client, "MAX_ANSWER_BYTES", 10_000)
     model_server.plan(says(*["many words "] * 1_000))
     with pytest.raises(ModelError):
         await read_answer(model)

@@ -3,14 +3,13 @@
 import asyncio
 import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.process.template import CommandProcess, fork_command
 from tests.serving import PATIENCE, Client
 
 # A start imports much, and several servers may start at once.
@@ -128,18 +127,8 @@ async def run(*arguments: str | Path, cwd: Path | None = None, **settings: str) 
     return CommandResult(process.returncode or 0, out.decode(), err.decode())
 
 
-async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *map(str, arguments),
-        cwd=cwd,
-        env=environment(**settings),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        # Tests that run in the background may ignore SIGINT, and programs inherit that.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> CommandProcess:
+    return await fork_command([*map(str, arguments)], cwd or Path.cwd(), environment(**settings))
 
 
 class ErrorOutput:
@@ -159,7 +148,7 @@ class ErrorOutput:
 class ServerProcess(Client):
     """A server process and a client of it."""
 
-    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "ErrorOutput") -> None:
+    def __init__(self, url: str, process: CommandProcess, errors: "ErrorOutput") -> None:
         super().__init__(url)
         self.process = process
         self.errors = errors.whole
@@ -191,7 +180,7 @@ async def served(
 @asynccontextmanager
 async def working(
     data: Path, *options: str | Path, agents: Sequence[str] = ALL, **settings: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
+) -> AsyncIterator[CommandProcess]:
     """Run `turnwire worker` with the same agents, until the block ends."""
     arguments = ("worker", "--data", data, *_agent_options(agents, data.parent), *options)
     async with _started(arguments, data.parent, settings) as (process, errors):
@@ -207,7 +196,7 @@ def _agent_options(agents: Sequence[str], folder: Path) -> list[str]:
 @asynccontextmanager
 async def _started(
     arguments: Sequence[str | Path], folder: Path, settings: dict[str, str]
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, ErrorOutput]]:
+) -> AsyncIterator[tuple[CommandProcess, ErrorOutput]]:
     process = await start(*arguments, cwd=folder, **settings)
     errors = ErrorOutput(process.stderr)
     try:
@@ -219,7 +208,7 @@ async def _started(
         await errors.whole
 
 
-async def _read_until(process: asyncio.subprocess.Process, pattern: bytes, errors: ErrorOutput) -> str:
+async def _read_until(process: CommandProcess, pattern: bytes, errors: ErrorOutput) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(START_PATIENCE):
         while line := await process.stdout.readline():

@@ -1,6 +1,7 @@
 """Tests of `turnwire compare` against a model server."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.scripted_model import Request, fails, says, scripted_model
 from turnwire.assembly import LIBRARY_FILE
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.indexer import sync_root
+from turnwire.testing.comparisons import COMPARISONS_FILE, KeptComparison, keep, read_runs
+from turnwire.testing.evaluation import TurnFigures
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 WRITTEN = "It is brewed at eighty degrees [1]. See [bold]more[/bold] in [/docs]."
@@ -72,8 +75,9 @@ async def test_compare_shows_both_answers_with_times_and_citations(data: Path) -
 
 
 async def test_compare_without_a_model_shows_quotations(data: Path) -> None:
-    shown = await run("compare", GREEN, "--data", data, "--no-review")
+    shown = await run("compare", GREEN, "--data", data, "--no-review", "--no-keep")
     assert shown.code == 0
+    assert not (data / COMPARISONS_FILE).exists()
     assert "No model is configured (TURNWIRE_MODEL)" in shown.err
     table = rows(shown)
     assert table["mode"] == ("extractive", "extractive")
@@ -96,3 +100,42 @@ async def test_compare_with_failing_model_does_not_print_the_key(data: Path) -> 
     for shown in (failing, unusable):
         assert KEY not in shown.out + shown.err
         assert "Traceback" not in shown.err
+
+
+async def test_compare_keeps_its_results_and_shows_them_over_time(data: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    async with scripted_model(*[reply] * 24) as model:
+        ask = partial(run, "compare", GREEN, model="<small>", model_url=model.url, model_key=KEY)
+        first_shown = await ask("<b>tea</b>", "--data", data)
+        again = await ask("--data", data, "--html", page)
+    assert (first_shown.code, again.code) == (0, 0), first_shown.err + again.err
+    first, second = read_runs(data / COMPARISONS_FILE)
+    assert [[each.question for each in run.comparisons] for run in (first, second)] == [[GREEN, "<b>tea</b>"], [GREEN]]
+    assert (first.mean("synthesis", "cited"), first.mean("direct", "cited")) == (0.5, 1.0)
+    shown = await run("compare", "--data", data)
+    lines = [line for line in shown.out.splitlines() if "<small>" in line]
+    assert ["synthesis" in line for line in lines] == [True, False, True, False]
+    assert "50%" in lines[0]
+    written = page.read_text()
+    assert written.count("<tr><td>20") == 2
+    assert written.count("<circle") == 4 * 4  # Two runs in two modes; the cost is not known.
+    assert "&lt;b&gt;tea" in written
+    assert "<b>" not in written
+    assert KEY not in written
+
+
+async def test_compare_without_questions_says_what_to_do(data: Path) -> None:
+    shown = await run("compare", "--data", data)
+    assert (shown.code, shown.out) == (0, "")
+    assert "turnwire compare QUESTION" in shown.err
+
+
+def test_line_that_was_not_written_to_its_end_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / COMPARISONS_FILE
+    figures = TurnFigures(outcome="completed", answer="Hi.", tools=[])
+    one = KeptComparison(at=1, turnwire="1", model=None, question="?", review=True, figures={"direct": figures})
+    keep(path, one)
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:20])
+    (run_of_one,) = read_runs(path)
+    assert run_of_one.comparisons == [one]
+    assert run_of_one.mean("synthesis", "total_ms") is None

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.process.server_process import ServerProcess, run, served, working
 from tests.process.shared_database import temporary_database
+from tests.process.template import CommandProcess
 from tests.serving import PATIENCE, error_of, within
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,7 +31,7 @@ async def hinted(turn):
 class Fleet(NamedTuple):
     front: ServerProcess
     other: ServerProcess
-    worker: asyncio.subprocess.Process
+    worker: CommandProcess
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -156,7 +157,7 @@ async def test_stopped_worker_finishes_its_turns_and_lost_worker_is_detected(
                     assert (end["outcome"], end["reason"]) == ("interrupted", "worker_lost")
 
 
-async def ended(worker: asyncio.subprocess.Process) -> tuple[int, bytes]:
+async def ended(worker: CommandProcess) -> tuple[int, bytes]:
     assert worker.stdout is not None
     async with asyncio.timeout(PATIENCE):
         return await worker.wait(), await worker.stdout.read()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.server_process import run, start
+from tests.process.template import CommandProcess
 from tests.retrieval.paper import opened
 from tests.serving import PATIENCE, within
 from turnwire.assembly import LIBRARY_FILE
@@ -24,7 +25,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def watching(data: Path, *paths: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def watching(data: Path, *paths: Path) -> AsyncIterator[CommandProcess]:
     """Run the command with --watch, and yield when it watches."""
     process = await start("index", *paths, "--watch", "--data", data, embeddings="off")
     try:
@@ -36,7 +37,7 @@ async def watching(data: Path, *paths: Path) -> AsyncIterator[asyncio.subprocess
         await process.wait()
 
 
-async def read_line(process: asyncio.subprocess.Process, part: str) -> str:
+async def read_line(process: CommandProcess, part: str) -> str:
     """Return the next line with this part."""
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):

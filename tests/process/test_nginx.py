@@ -70,7 +70,7 @@ async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[tuple[C
     """Yield a client of the deployed configuration and a client of the minimal one."""
     # nginx inherits the listening sockets, so nobody else can take their ports before it starts.
     listening = [listen(), listen()]
-    port, bare_port = (one.getsockname()[1] for one in listening)
+    port, bare_port = (listener.getsockname()[1] for listener in listening)
     text = NGINX_CONF.format(
         user="user root;" if os.geteuid() == 0 else "",
         read_timeout=f"{READ_TIMEOUT:g}s",
@@ -78,14 +78,14 @@ async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[tuple[C
         bare_port=bare_port,
     )
     (folder / "nginx.conf").write_text(text)
-    descriptors = [one.fileno() for one in listening]
+    descriptors = [listener.fileno() for listener in listening]
     process = await asyncio.create_subprocess_exec(
         *(program(), "-p", folder, "-c", "nginx.conf", "-e", "stderr"),
         env={**os.environ, "NGINX": "".join(f"{descriptor};" for descriptor in descriptors)},
         pass_fds=descriptors,
     )
-    for one in listening:
-        one.close()
+    for listener in listening:
+        listener.close()
     client, bare = (Client(f"http://127.0.0.1:{number}") for number in (port, bare_port))
     try:
         async with asyncio.timeout(PATIENCE):

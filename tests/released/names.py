@@ -45,7 +45,7 @@ def signature(function: Any) -> str:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Those that `__all__` lists; without one, those that the module does not take from elsewhere."""
+    """Return the names that `__all__` lists; without one, those that the module does not take from elsewhere."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return sorted(listed)

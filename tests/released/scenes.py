@@ -81,7 +81,6 @@ class Stage:
                 raise step.with_traceback(None)
             else:
                 yield step
-                await asyncio.sleep(0)
 
     async def _until_received(self, text: str) -> None:
         async with asyncio.timeout(PATIENCE):

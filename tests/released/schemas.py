@@ -56,7 +56,7 @@ _QUERIES = {
 
 
 async def postgres_lines(url: str) -> list[str]:
-    """What a database declares, beside what PostgreSQL brings."""
+    """Return the declarations of a database, without those that PostgreSQL brings."""
     found: list[str] = []
     connection = await asyncpg.connect(url)
     try:

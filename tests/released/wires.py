@@ -108,6 +108,8 @@ WIRES = (
     "openai_responses&segment=2",
     "openai_chat",
     "openai_chat&include_usage=true",
+    "a2a",
+    "a2a&version=0.3",
 )
 
 
@@ -190,7 +192,7 @@ async def record_replay(recorder: Recorder, turn_id: str) -> list[tuple[str, str
             offset = recorder.body.index(b"\x1d") + 1
             await add(f"/v1/turns/{{id}}/events?wire={wire}&offset=<answer>", f"{events}?wire={wire}&offset={offset}")
         await add(f"/v1/turns/{{id}}/events?wire={wire}&after={middle}", f"{events}?wire={wire}&after={middle}")
-    for wire in ("sse_chat", "ag_ui"):
+    for wire in ("sse_chat", "ag_ui", "a2a"):
         for cursor in ("3", "4.1", "2.7"):
             if wire == "sse_chat" or "." not in cursor:
                 title = f"/v1/turns/{{id}}/events?wire={wire}, Last-Event-ID: {cursor}"

@@ -13,9 +13,11 @@ from tests.reporting.http_receiver import ENDLESS, ReceivedRequest, Receiver, ru
 from tests.serving import quick_settings, until, within
 from turnwire import Settings, Turn, Turnwire
 from turnwire.core import metrics
+from turnwire.core.codec import now_ms
 from turnwire.core.errors import AgentError
 from turnwire.core.events import UsageEvent
 from turnwire.core.runner import TurnRequest
+from turnwire.scheduler.schedule import Schedule
 
 SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 
@@ -51,6 +53,18 @@ def verify(call: ReceivedRequest) -> dict[str, Any]:
 def delivered_turns(receiver: Receiver) -> set[str]:
     """Return the turns of the received webhooks."""
     return {call.headers["webhook-id"] for call in receiver.received}
+
+
+async def test_end_of_a_scheduled_turn_is_delivered(receiver: Receiver, tmp_path: Path) -> None:
+    turnwire = turnwire_with_webhooks(receiver, tmp_path)
+    async with turnwire.lifespan():
+        now = now_ms()
+        schedule = Schedule(id="", principal="ann", message="hello", created_at=now, at=now)
+        added = await turnwire.scheduler.add(schedule)
+        await receiver.count(1)
+        run = await turnwire.scheduler.last_run(added)
+        assert run is not None
+        assert delivered_turns(receiver) == {run.turn_id}
 
 
 async def test_ended_turn_is_delivered_signed_and_without_content(receiver: Receiver, tmp_path: Path) -> None:
@@ -97,12 +111,12 @@ async def test_failed_request_and_redirect_are_retried(receiver: Receiver, tmp_p
 async def test_webhook_is_given_up_after_max_attempts_or_status_410(
     receiver: Receiver, tmp_path: Path, statuses: list[int], attempts: int, calls: int
 ) -> None:
-    given_up = metrics.WEBHOOKS.values["given_up"]
+    failures = metrics.WEBHOOKS.values["given_up"]
     receiver.statuses = statuses
     turnwire = turnwire_with_webhooks(receiver, tmp_path, webhook_attempts=attempts)
     async with turnwire.lifespan():
         await ask(turnwire)
-        await until(lambda: metrics.WEBHOOKS.values["given_up"] == given_up + 1)
+        await until(lambda: metrics.WEBHOOKS.values["given_up"] == failures + 1)
     assert len(receiver.received) == calls
 
 

@@ -8,7 +8,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.scripted_model import scripted_model
-from turnwire.retrieval.embedding.contract import Embedder
+from turnwire.retrieval.embedding import Embedder
 from turnwire.retrieval.embedding.endpoint import EndpointEmbedder
 from turnwire.retrieval.embedding.minilm import MiniLM
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.retrieval.shelf import put
 from turnwire.core.turns import Message
+from turnwire.retrieval.agent import small_talk_reply
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.small_talk import small_talk_reply
 
 
 async def reply(message: str, library: Library, *, history: bool = False) -> str | None:

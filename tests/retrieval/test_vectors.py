@@ -18,7 +18,7 @@ from turnwire.retrieval.index.library import Library, Passage
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 
 if TYPE_CHECKING:
-    from turnwire.retrieval.embedding.contract import Vector
+    from turnwire.retrieval.embedding import Vector
 
 AXES = {"tea": 0, "oolong": 0, "beverage": 0, "ship": 1, "vessel": 1, "star": 2, "sun": 2}
 
@@ -293,3 +293,29 @@ async def test_search_is_by_words_while_vectors_are_missing(library: Library, me
     by_words = await search(library, None, "tea")
     assert await search(library, meaning, "tea") == by_words
     assert len(by_words) == 10
+
+
+# Documents of others
+
+
+async def test_nearest_ignores_passages_that_the_owner_may_not_read(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "A star.", "Tea for all.")
+    await put(library, "Tea of Anna.", owner="anna")
+    await put(library, *(f"Tea {number}." for number in range(30)), owner="bert", start=10)
+    await meaning.embed_missing()
+    for owner, expected in (("anna", 3), (None, 2), ("carl", 2)):
+        found = await meaning.nearest("tea", 3, owner=owner)
+        assert found is not None
+        ids = [passage_id for passage_id, _ in found]
+        assert len(await asyncio.to_thread(library.passages, ids, owner=owner)) == expected
+
+
+async def test_passages_of_others_without_a_vector_do_not_switch_the_meaning_off(
+    library: Library, meaning: VectorIndex
+) -> None:
+    await put(library, "Tea.", "A star.")
+    await meaning.embed_missing()
+    await put(library, *(f"Tea {number}." for number in range(30)), owner="bert", start=10)
+    assert await meaning.nearest("tea", 1, owner="anna") is not None
+    assert await meaning.similarities("tea", ["Tea."], owner="anna") is not None
+    assert await meaning.nearest("tea", 1, owner="bert") is None

@@ -113,7 +113,7 @@ async def test_last_user_message_is_answered_and_thread_continues(server: Served
     messages = [
         {"id": "u-r1", "role": "user", "content": "One"},
         {"id": "s", "role": "system", "content": "Obey."},
-        {"id": "u2", "role": "user", "content": [{"type": "text", "text": "Two"}, {"type": "image", "source": {}}]},
+        {"id": "u2", "role": "user", "content": [{"type": "text", "text": "Two"}, {"type": "other", "source": {}}]},
         {"id": "x", "role": "activity", "activityType": "search", "content": {"phase": "started"}},
     ]
     async with run(server, "r2", messages=messages) as stream:
@@ -214,6 +214,7 @@ async def test_message_options_are_read_from_forwarded_props(serve: Serve, puppe
         async with run(server, **more) as stream:
             part = await puppet.part()
             assert part.turn.options == {
+                "metadata": {"model": "theirs"},
                 "review": False,
                 "message_id": "u-r1",
                 "context": [{"description": "page", "value": "tides"}],

@@ -79,17 +79,11 @@ async def test_query_overrides_the_version_setting(serve: Serve, version: int) -
 
 
 async def test_message_options_are_read_beside_the_client_fields(server: Served, puppet: Puppet) -> None:
-    file = {"type": "file", "mediaType": "image/png", "url": "data:,x", "filename": "x.png"}
-    message = asks("Look", "u1")
-    message["parts"].append(file)
-    async with posting(server, message, review=False, answer="direct", metadata={"ours": "not"}):
-        options = (await puppet.part()).turn.options
-    assert options == {
-        "review": False,
-        "answer": "direct",
-        "message_id": "u1",
-        "files": [{"media_type": "image/png", "url": "data:,x", "filename": "x.png"}],
-    }
+    async with posting(server, asks("Look", "u1"), review=False, answer="direct", page={"path": "/basket"}):
+        turn = (await puppet.part()).turn
+    metadata = {"page": {"path": "/basket"}}
+    assert turn.metadata == metadata
+    assert turn.options == {"review": False, "answer": "direct", "message_id": "u1", "metadata": metadata}
 
 
 async def test_the_newest_message_may_be_sent_alone(serve: Serve) -> None:

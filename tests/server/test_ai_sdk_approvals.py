@@ -140,8 +140,8 @@ async def test_stop_cancels_a_waiting_turn(server: Served) -> None:
 async def test_message_instead_of_decision_interrupts_the_wait(server: Served) -> None:
     question = asks("Buy it")
     turn_id = await waiting(server, question)
-    heard = read(await post(server, question, asks("Never mind")))
-    assert heard.text.startswith("Heard after ")
+    answer = read(await post(server, question, asks("Never mind")))
+    assert answer.text.startswith("Heard after ")
     assert (await server.snapshot(turn_id))["outcome"] == "cancelled"
 
 

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from turnwire.server.streams import connection as module
-from turnwire.server.streams.connection import Connection, Send, write_chunk
+from turnwire.server.streams.connection import BrokenStreamError, Connection, Send, write_chunk
 from turnwire.wires.sse_chat.encoder import SseChat
 
 Headers = list[tuple[bytes, bytes]]
@@ -185,3 +185,28 @@ async def test_send_is_used_if_a_later_uvicorn_lacks_an_attribute(name: str) -> 
     delattr(response.cycle, name)
     assert not write_chunk(response.cycle, b"frame")
     assert response.written == []
+
+
+async def test_connection_that_is_aborted_twice_breaks_once() -> None:
+    """A server without a transport to abort: the second abort may come while the first one takes effect."""
+    loop = asyncio.get_running_loop()
+    aborted_again = loop.create_future()
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    async def receive() -> dict[str, Any]:
+        loop.call_soon(connection.abort)
+        loop.call_soon(lambda: loop.call_soon(abort_again))
+        return await loop.create_future()
+
+    def abort_again() -> None:
+        try:
+            aborted_again.set_result(connection.abort())
+        except RuntimeError as error:
+            aborted_again.set_exception(error)
+
+    connection = Connection(send, SseChat(), "ann", None)
+    with pytest.raises(BrokenStreamError):
+        await connection.closed(receive)
+    await aborted_again

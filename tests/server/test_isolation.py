@@ -15,12 +15,12 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
 from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
+from turnwire.cli.web_server import GuardedProtocol
 from turnwire.core import metrics
 from turnwire.core.events import StatusEvent
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 from turnwire.server.auth import LOGIN_SECRET_NAME, read_login_secret
-from turnwire.server.listener import GuardedProtocol
 from turnwire.stores.sqlite.transfer import copy_folder
 
 LARGE_EVENT = StatusEvent("x" * 200_000)

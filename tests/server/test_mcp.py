@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.clients.scenes import COLOUR, TwoWayAgent
 from tests.server.conftest import Serve
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, Served, error_of, quick_settings, saying, serving, until, within
@@ -246,6 +247,28 @@ async def test_approval_is_asked_by_elicitation(serve: Serve, answer: types.Elic
         assert (await server.written())[1] == 1
 
 
+@ERAS
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (types.ElicitResult(action="accept", content={"value": "blue"}), "Wait. You want blue."),
+        (types.ElicitResult(action="decline"), "did not answer the question"),
+        (types.ElicitResult(action="accept", content={"value": "green"}), "this must be one of red, blue"),
+    ],
+)
+async def test_question_is_asked_by_elicitation(serve: Serve, era: Era, answer: types.ElicitResult, text: str) -> None:
+    elicit, questions = answering(answer)
+    async with serve(TwoWayAgent()) as server, mcp_client(server, era, elicitation_callback=elicit) as client:
+        result = await within(client.call_tool("ask_default", {"message": "colour"}))
+        (question,) = questions or [None]
+        assert (await server.written())[1] == 1
+    if question is None:  # This host cannot be asked in the middle of a call.
+        assert "waits for the answer to a question:\n- Which colour?" in text_of(result)
+        return
+    assert text in text_of(result)
+    assert (question.message, question.requested_schema["properties"]) == ("Which colour?", {"value": COLOUR})
+
+
 async def test_dismissed_elicitation_leaves_the_turn_waiting(serve: Serve) -> None:
     elicit, questions = answering(types.ElicitResult(action="cancel"))
     async with serve(careful) as server, mcp_client(server, elicitation_callback=elicit) as client:
@@ -381,3 +404,24 @@ async def test_documents_are_resources_and_can_be_searched(
                     with pytest.raises(MCPError):
                         await client.read_resource(private)
         assert names == {"ada": {"leave.md", "secret.md"}, "bob": {"leave.md"}}
+
+
+async def test_client_without_a_token_is_told_which_authorization_servers_there_are(serve: Serve) -> None:
+    servers = ["https://issuer.example"]
+    async with serve(saying("x"), authenticate=lambda scope: None, authorization_servers=servers) as server:
+        refused = await server.http.post("/mcp", json={})
+        error_of(refused, 401)
+        url = f"{server.url}/.well-known/oauth-protected-resource/mcp"
+        assert refused.headers["www-authenticate"] == f'Bearer resource_metadata="{url}"'
+        for path in (url, f"{server.url}/.well-known/oauth-protected-resource"):
+            metadata = (await server.http.get(path)).json()
+            assert (metadata["resource"], metadata["authorization_servers"]) == (f"{server.url}/mcp", servers)
+        # Other routes have no such metadata.
+        assert (await server.http.post("/chat", json={})).headers["www-authenticate"] == "Bearer"
+
+
+async def test_server_whose_keys_come_from_the_operator_has_no_resource_metadata(serve: Serve) -> None:
+    async with serve(saying("x")) as server:
+        await new_key(server, "ann")
+        assert (await server.http.post("/mcp", json={})).headers["www-authenticate"] == "Bearer"
+        error_of(await server.http.get("/.well-known/oauth-protected-resource/mcp"), 404)

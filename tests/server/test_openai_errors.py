@@ -21,7 +21,7 @@ WRONG_RESPONSES: list[tuple[dict[str, Any], str | None, str]] = [
     ({"input": []}, "input", "invalid_request"),
     ({"input": 7}, "input", "invalid_request"),
     ({"input": ["hi"]}, "input[0]", "invalid_request"),
-    ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0]", "unsupported_content"),
+    ({"input": [{"role": "user", "content": [IMAGE]}]}, None, "attachments_not_taken"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text", "invalid_request"),
     ({"input": [{"role": "user", "content": None}]}, "input[0].content", "invalid_request"),
     ({"input": [{"role": "judge", "content": "hi"}]}, "input[0].role", "invalid_request"),
@@ -53,7 +53,7 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "messages", "invalid_request"),
     ({"messages": []}, "messages", "invalid_request"),
     ({"messages": "hi"}, "messages", "invalid_request"),
-    ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0]", "unsupported_content"),
+    ({"messages": [{"role": "user", "content": [PICTURE]}]}, None, "attachments_not_taken"),
     ({"messages": [{"role": "assistant", "content": "hi"}]}, "messages", "invalid_request"),
     ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0]", "invalid_request"),
     (

@@ -8,7 +8,7 @@ from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from turnwire import Turn, journaled
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.cli import app
 from turnwire.core.recording import decode_recording
 from turnwire.core.replay import replay_turn

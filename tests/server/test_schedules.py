@@ -9,8 +9,10 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import Client, Served, error_of, saying
 from turnwire.core.codec import now_ms
+from turnwire.scheduler.schedule import time_zone
 
 HOUR = 3_600_000
+time_zone("UTC")  # Read from its file here, not in an event loop.
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ async def test_another_principal_does_not_see_a_schedule(server: Served, anna: C
         ({"every": 1}, "every"),
         ({"cron": "never"}, "cron"),
         ({"cron": "* * * * *", "timezone": "Nowhere"}, "timezone"),
-        ({"every": 60, "channel": "telegram"}, "user_id"),
+        ({"every": 60, "user_id": "7"}, "user_id"),
         ({"every": 60, "when": "now"}, "when"),
         ({"at": -1}, "at"),
     ],
@@ -100,6 +102,12 @@ async def test_another_principal_does_not_see_a_schedule(server: Served, anna: C
 async def test_bad_times_are_a_422_that_names_the_field(anna: Client, body: dict[str, Any], field: str) -> None:
     error = error_of(await anna.http.post("/v1/schedules", json={"message": "hello", **body}), 422)
     assert error["message"].startswith(field)
+    assert (await anna.http.get("/v1/schedules")).json() == {"schedules": []}
+
+
+async def test_schedule_for_a_channel_needs_the_scope_of_operators(server: Served, anna: Client) -> None:
+    body = {"message": "hello", "every": 60, "channel": "telegram", "user_id": "7"}
+    error_of(await anna.http.post("/v1/schedules", json=body), 403)
     assert (await anna.http.get("/v1/schedules")).json() == {"schedules": []}
 
 

@@ -1,6 +1,7 @@
 """Starting a turn: once per idempotency key, one at a time per session, and the policies of a busy session."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -233,3 +234,41 @@ async def test_a_session_whose_queue_is_full_is_busy(serve: Serve, kind: StoreKi
         (await puppet.part()).end()
         (await puppet.part()).end()
         (await puppet.part()).end()
+
+
+DATA = {"page": "/basket", "items": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/stream", {"message": "Hi", "metadata": DATA}),
+        ("/chat/stream", {"message": "Hi", "metadata": {"page": "/basket"}, "active_file": "notes/a.md"}),
+        ("/api/chat", {"messages": [{"role": "user", "parts": [{"type": "text", "text": "Hi"}]}], **DATA}),
+        ("/api/chat", {"messages": [{"role": "user", "parts": [{"type": "text", "text": "Hi"}], "metadata": DATA}]}),
+        ("/ag-ui", {"messages": [{"role": "user", "content": "Hi"}], "forwardedProps": {"review": True, **DATA}}),
+        ("/v1/responses", {"input": "Hi", "stream": True, "metadata": {"page": "/basket"}}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "metadata": {"page": "/basket"}},
+        ),
+    ],
+)
+async def test_data_of_the_application_reaches_the_agent_and_the_log(
+    serve: Serve, puppet: Puppet, path: str, body: dict[str, Any]
+) -> None:
+    async with serve() as server, server.stream("POST", path, json=body):
+        part = await puppet.part()
+        assert part.turn.metadata["page"] == "/basket"
+        assert part.turn.metadata.keys() <= {"page", "items", "active_file"}
+        part.end()
+        log = await server.whole(part.turn.id)
+        assert log[1].event["metadata"] == part.turn.metadata
+
+
+async def test_too_much_data_of_the_application_is_a_422(serve: Serve) -> None:
+    async with serve() as server:
+        for name in ("metadata", "active_file"):
+            sent = {"message": "Hi", name: {"text": "x" * 17_000}}
+            assert error_of(await server.http.post("/chat", json=sent), 422)["message"].startswith(f"{name}: ")
+        assert await server.written() == (0, 0)

@@ -348,11 +348,12 @@ async def test_a_stream_of_text_is_broken_after_its_lifetime_and_resumed(serve: 
         assert phases(body)[1] == "Half and half"
 
 
+@pytest.mark.long
 async def test_a_slow_reader_catches_up_on_its_own(
     serve: Serve, kind: StoreKind, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader who takes nothing falls out of the window; what it is sent then is what everyone is sent."""
-    monkeypatch.setattr(TurnLog, "check_response_size", lambda log, size: None)
+    monkeypatch.setattr(TurnLog, "_check_response_size", lambda log, size: None)
     async with serve(store=kind, write_timeout=PATIENCE) as server, AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, *SEARCH)
         slow = await stack.enter_async_context(resume(server, stream.turn_id, 10))
@@ -389,6 +390,7 @@ async def bytes_after(store: MemoryStore, turn_id: str, position: int) -> bytes:
     return b"".join(map(encoder.frame, await store.read(turn_id, position, 1_000)))
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(st.lists(early, max_size=4), st.lists(answers, max_size=6), outcomes)
 async def test_resumed_stream_completes_the_whole_at_every_byte(

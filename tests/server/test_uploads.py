@@ -110,7 +110,7 @@ NAMES = {
     b"x.md\x00.exe": (415, "unsupported_format"),
     b"": (422, "invalid_request"),
     b"/": (422, "invalid_request"),
-    b"..": (415, "unsupported_format"),
+    b"..": (422, "invalid_request"),
     b".md": (415, "unsupported_format"),
     b" ": (422, "invalid_request"),
     b"\x00\x01": (422, "invalid_request"),

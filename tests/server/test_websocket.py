@@ -148,8 +148,8 @@ async def test_cancel_runs_while_other_messages_are_answered(serve: Serve, puppe
         await talk.say("cancel", id="stop", turn_id=turn_id)
         events = await talk.events(turn_id)
         assert events[-1]["event"]["outcome"] == "cancelled"
-        heard = talk.pending or [await talk.hear()]
-        assert (heard[0]["id"], heard[0]["phase"], heard[0]["outcome"]) == ("stop", "ended", "cancelled")
+        replies = talk.pending or [await talk.hear()]
+        assert (replies[0]["id"], replies[0]["phase"], replies[0]["outcome"]) == ("stop", "ended", "cancelled")
         assert (await talk.ask("cancel", turn_id=turn_id))["outcome"] == "cancelled"
     await within(part.over.wait())
 
@@ -379,7 +379,7 @@ async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
 async def test_client_that_reads_nothing_is_closed_without_delaying_others(
     serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TurnLog, "check_response_size", lambda log, size: None)
+    monkeypatch.setattr(TurnLog, "_check_response_size", lambda log, size: None)
     async with serve(write_timeout=60) as server, talking(server) as talk:
         (stalled,) = server.turnwire.streams._connections
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]

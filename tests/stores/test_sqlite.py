@@ -679,7 +679,7 @@ async def test_claim_that_could_not_be_written_is_written_with_the_next_append(
 async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """What was deleted leaves the write-ahead log after the reader has gone."""
+    """Deleted events leave the write-ahead log after the reader has gone."""
     record = await ended(store, TokenEvent("a-secret-word"))
     other = await claimed(store)
     write_ahead_log = tmp_path / f"{DATABASE_NAME}-wal"

@@ -12,6 +12,7 @@ from turnwire.core.budget import Limits
 from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
+from turnwire.core.files import new_blob
 from turnwire.core.log import TurnLog
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.postgres.transfer import PostgresImport
@@ -32,7 +33,8 @@ async def fill(store: Store) -> list[TurnRecord]:
     await log.flush()
     await write(store, sealed, TokenEvent("sealed"), UsageEvent("m", input_tokens=3), end="completed")
     await store.maintain(expire_before=0)
-    plain = await ended(store, session_id=session.id, principal="ann", external_id="hers")
+    picture = new_blob(b"\x89PNG \x00", "image/png", "cat.png")
+    plain = await ended(store, session_id=session.id, principal="ann", external_id="hers", blobs=[picture])
     lost = await claimed(store, "lost")
     log = TurnLog(store, lost, Limits())
     log.append(TokenEvent("half"))
@@ -68,6 +70,11 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
             await store.history(turn.id, 10),
             await store.journal(turn.id),
         )
+    session_id = turns[0].session_id
+    everything["files"] = [
+        await store.read_blob(session_id, file.digest or "") for file in await store.list_blobs(session_id)
+    ]
+    assert everything["files"]
     everything["sessions"] = await store.list_sessions("ann")
     everything["search"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
     everything["queued"] = [turn.id for turn in await queued_turns(store)]
@@ -115,7 +122,8 @@ async def test_move_copies_everything_unchanged(tmp_path: Path) -> None:
 async def test_interrupted_move_continues_with_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, database = SqliteBackend(tmp_path), PostgresBackend(tmp_path)
     store = await folder.open()
-    turns = [await ended(store, message=str(number)) for number in range(7)]
+    picture = new_blob(b"\x89PNG", "image/png")
+    turns = [await ended(store, message=str(number), blobs=[picture]) for number in range(7)]
     expected = await contents(store, turns)
     await folder.close()
     monkeypatch.setattr("turnwire.stores.transfer._STEP", 2)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.testing.test_client import build_langgraph, build_openai_agents, build_own, build_pydantic_ai
 from turnwire import ChatCompletionsAgent, tool
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.recording import decode_recording, encode_recording
 from turnwire.models.address import locate_model
 from turnwire.testing import calls, open_client, says, scripted_model

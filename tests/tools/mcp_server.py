@@ -4,10 +4,15 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, Image, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import BaseModel
+
+
+class Booking(BaseModel):
+    seat: Literal["first", "second"]
 
 
 def build(behaviour: str = "kind", marks: Path | None = None) -> MCPServer:
@@ -20,7 +25,7 @@ def build(behaviour: str = "kind", marks: Path | None = None) -> MCPServer:
 
     @server.tool()
     async def weather(city: str) -> str:
-        """What the weather is like in a city."""
+        """Return the weather in a city."""
         return f"Sunny in {city}"
 
     @server.tool()
@@ -64,13 +69,27 @@ def build(behaviour: str = "kind", marks: Path | None = None) -> MCPServer:
 
     @server.tool()
     async def facts() -> dict[str, Any]:
-        """What it knows."""
+        """Return the facts that the server knows."""
         return {"cities": ["Oslo", "Rome"], "complete": False}
 
     @server.tool(structured_output=False)
     async def picture() -> list[Any]:
         """A picture and a word."""
         return ["Here:", Image(data=b"\x89PNG" * 100, format="png")]
+
+    @server.tool()
+    async def book(city: str, ctx: Context[Any, Any]) -> str:
+        """Books a journey, and asks in the middle of the call."""
+        result = await ctx.elicit(f"Which class to {city}?", Booking)
+        return f"{result.action} {result.data.seat}" if result.action == "accept" else result.action
+
+    async def choose(city: str) -> Elicit[Booking]:
+        return Elicit(f"Which class to {city}?", Booking)
+
+    @server.tool()
+    async def reserve(city: str, booking: Annotated[ElicitationResult[Booking], Resolve(choose)]) -> str:
+        """Reserves a seat, and asks before it begins."""
+        return f"{booking.action} {booking.data.seat}" if booking.action == "accept" else booking.action
 
     if behaviour == "odd":
         for name in ("files.read/all", "files_read_all", "...", "x" * 100):

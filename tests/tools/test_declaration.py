@@ -24,7 +24,7 @@ def weather(
     *,
     tags: Any = None,
 ) -> str:
-    """What the weather is like.
+    """Return the weather.
 
     On one day, in one place.
     """
@@ -33,7 +33,7 @@ def weather(
 
 def test_tool_is_described_by_name_docstring_and_hints() -> None:
     assert weather.name == "weather"
-    assert weather.description == "What the weather is like.\n\nOn one day, in one place."
+    assert weather.description == "Return the weather.\n\nOn one day, in one place."
     assert weather.parameters == snapshot(
         {
             "$defs": {

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.core.desk import Desk, wait_until_suspended
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import PATIENCE, until, within
 from tests.tools.mcp_servers import SCRIPT, open_agent, program, results, web
-from turnwire.core.errors import AgentError
-from turnwire.core.events import DoneEvent, ErrorEvent, ToolProgressEvent
+from turnwire.core.errors import AgentError, InvalidReplyError
+from turnwire.core.events import DoneEvent, ErrorEvent, QuestionEvent, ToolProgressEvent
+from turnwire.core.follow import fold_log
+from turnwire.core.turns import TurnRecord
 from turnwire.tools import McpServer, tool
 
 __all__ = ["model_server"]
@@ -27,7 +30,7 @@ SECRET = "sesame-opens-8117"
 
 @tool
 async def weather(city: str) -> str:
-    """What the weather is like in a city, by our own account."""
+    """Return the weather in a city, by our own account."""
     return f"Rain in {city}"
 
 
@@ -55,7 +58,7 @@ async def test_model_gets_mcp_tools_and_results(mcp_server: McpServer, model_ser
     async with open_agent(model_server, mcp_server) as desk:
         events = await desk.events(await desk.start())
     offered = {item["function"]["name"]: item["function"] for item in model_server.bodies[0]["tools"]}
-    assert offered["weather"]["description"] == "What the weather is like in a city."
+    assert offered["weather"]["description"] == "Return the weather in a city."
     assert offered["weather"]["parameters"]["required"] == ["city"]
     reported = {event.tool: (event.success, event.result) for event in results(events)}
     assert reported == {
@@ -99,6 +102,68 @@ async def test_long_mcp_result_is_clipped(mcp_server: McpServer, model_server: S
     assert result.success
     assert len(result.result) < 20_100
     assert "cut here" in result.result
+
+
+# Questions of a server (elicitation)
+
+
+async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
+    await wait_until_suspended(desk, turn)
+    return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).open_questions}
+
+
+async def test_question_of_a_server_suspends_the_turn_and_its_reply_reaches_the_server(
+    mcp_server: McpServer, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("reserve", {"city": "Oslo"}), ids=["c1"]), says("Booked."))
+    async with open_agent(model_server, mcp_server) as desk:
+        turn = await desk.start()
+        ((prompt, question),) = (await open_questions(desk, turn)).items()
+        assert prompt == "test: Which class to Oslo?"
+        with pytest.raises(InvalidReplyError, match=r"value\.seat"):
+            await desk.runner.reply(turn.id, question, {"seat": "third"})
+        await desk.runner.reply(turn.id, question, {"seat": "second"})
+        events = await desk.events(turn)
+    (event,) = [event for event in events if isinstance(event, QuestionEvent)]
+    assert (event.call_id, event.schema and event.schema["required"]) == ("c1", ["seat"])
+    assert [(event.success, event.result) for event in results(events)] == [(True, "accept second")]
+
+
+async def test_declined_question_is_told_to_the_server(mcp_server: McpServer, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("reserve", {"city": "Oslo"})), says("Not booked."))
+    async with open_agent(model_server, mcp_server) as desk:
+        turn = await desk.start()
+        (question,) = (await open_questions(desk, turn)).values()
+        await desk.runner.reply(turn.id, question, declined=True)
+        events = await desk.events(turn)
+    assert [event.result for event in results(events)] == ["decline"]
+
+
+async def test_questions_of_parallel_calls_are_answered_each_by_its_own_reply(
+    model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    wanted = [("reserve", {"city": city}) for city in ("Oslo", "Rome")]
+    model_server.plan(calls(*wanted, ids=["c1", "c2"]), says("Booked."))
+    async with served("http-2026", tmp_path, timeout=PATIENCE) as server, open_agent(model_server, server) as desk:
+        turn = await desk.start()
+        questions = await open_questions(desk, turn)
+        await desk.runner.reply(turn.id, questions["test: Which class to Rome?"], {"seat": "first"})
+        await desk.runner.reply(turn.id, questions["test: Which class to Oslo?"], {"seat": "second"})
+        events = await desk.events(turn)
+    reported = {event.call_id: event.result for event in results(events)}
+    assert reported == {"c1": "accept second", "c2": "accept first"}
+
+
+async def test_server_of_the_older_protocol_asks_in_the_middle_of_a_call(
+    model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    model_server.plan(calls(("book", {"city": "Oslo"})), says("Booked."))
+    async with served("http-2025", tmp_path, timeout=PATIENCE) as server, open_agent(model_server, server) as desk:
+        turn = await desk.start()
+        (question,) = (await open_questions(desk, turn)).values()
+        await desk.runner.reply(turn.id, question, {"seat": "first"})
+        events = await desk.events(turn)
+    assert [event.result for event in results(events)] == ["accept first"]
 
 
 async def test_oversized_message_is_not_read(

@@ -1,7 +1,7 @@
 """A checker for AG-UI streams: the frames and the order of their events.
 
 The rules are those of the official client's verifier, and two stricter ones: nothing is open after RUN_ERROR, and every
-tool call of an ended run has a result or an interrupt.
+tool call of an ended run has a result or an interrupt, unless the run has called tools of the client.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+CLIENT_TOOLS = ("client_find", "client_ask", "find")
 _FRAME = re.compile(rb"id: (\d+)\ndata: (\{[\x20-\x7e]*\})\n\n")
 
 REQUIRED: dict[str, tuple[str, ...]] = {
@@ -71,6 +72,7 @@ class Rules:
     steps: set[str] = field(default_factory=set[str])
     subagents: set[str] = field(default_factory=set[str])
     calls: dict[str, bool] = field(default_factory=dict[str, bool])
+    client_calls: set[str] = field(default_factory=set[str])
     ids: set[str] = field(default_factory=set[str])
     activities: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -106,6 +108,8 @@ class Rules:
             self.ids.add(event[name])
         if item == "call":
             self.calls[event[name]] = False
+            if event["toolCallName"] in CLIENT_TOOLS:
+                self.client_calls.add(event[name])
         if item == "subagent":
             assert event[name] not in self.subagents, "sub-agent started twice in one run"
             parent = event.get("parentSubagentRunId")
@@ -144,6 +148,8 @@ class Rules:
                 self._end(kind, event)
             case _:
                 assert kind == "CUSTOM"
+                if event["name"] == "turnwire.tool_result":
+                    self.calls[event["value"]["toolCallId"]] = True
 
     def _end(self, kind: str, event: dict[str, Any]) -> None:
         assert not self.open, f"still open: {self.open}"
@@ -156,9 +162,10 @@ class Rules:
             assert interrupts
             assert len({interrupt["id"] for interrupt in interrupts}) == len(interrupts)
             assert all(value is not None for interrupt in interrupts for value in interrupt.values())
-            assert {interrupt["toolCallId"] for interrupt in interrupts} <= unanswered
+            named = {interrupt["toolCallId"] for interrupt in interrupts if "toolCallId" in interrupt}
+            assert named <= unanswered
         else:
-            assert not unanswered
+            assert not unanswered or unanswered & self.client_calls
         assert all(value is not None for usage in event.get("usage", []) for value in usage.values())
         self.state = "failed" if kind == "RUN_ERROR" else "finished"
 

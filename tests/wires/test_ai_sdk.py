@@ -22,7 +22,9 @@ from turnwire.core.events import (
     Event,
     HandoffEvent,
     Outcome,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -233,6 +235,7 @@ def test_progress_is_a_preliminary_output_that_the_result_replaces() -> None:
         "id": "c1",
         "tool": "find",
         "state": "output-available",
+        "dynamic": True,
         "input": {"q": 1},
         "output": None,
     }
@@ -502,3 +505,26 @@ def test_answer_text_is_only_the_answer(events: list[Event]) -> None:
     assert b"".join(map(encoder.frame, log)).decode() == "".join(own)
     with pytest.raises(RestartedError):
         encoder.frame(logged([RestartEvent(2, "worker_lost")])[-1])
+
+
+# Questions and tools of the client
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_question_of_a_running_tool_has_a_step_of_its_own(version: int) -> None:
+    asking = (ToolCallEvent("c1", "book", {}), QuestionEvent("q1", "Which?", {"type": "string"}, "c1"))
+    waiting = message(*asking, version=version)
+    # A client sends its answer when everything in the last step has one, so the running tool must not be there.
+    (part,) = waiting.last_step
+    assert (part["tool"], part["state"], part["dynamic"]) == ("question", "input-available", False)
+    assert part["input"] == {"prompt": "Which?", "schema": {"type": "string"}, "callId": "c1"}
+    answered = message(
+        *asking, ReplyEvent("q1", "red"), ToolResultEvent("c1", "book", True, 1), done(), version=version
+    )
+    assert [(each["tool"], each["output"]) for each in answered.of("tool")] == [("book", 1), ("question", "red")]
+    assert not answered.sends_by_itself
+
+
+def test_declined_question_is_an_error_of_its_part() -> None:
+    (part,) = message(QuestionEvent("q1", "Which?"), ReplyEvent("q1", declined=True, reason="late"), done()).of("tool")
+    assert (part["state"], part["error"]) == ("output-error", "The question was not answered. late")

@@ -7,7 +7,8 @@ from tests.contracts.log_strategies import logs
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import TokenEvent
 from turnwire.core.state import TurnFold
-from turnwire.wires.mcp.encoder import progress_lines, status_of, turn_content, turn_id_of, turn_text
+from turnwire.wires.mcp.encoder import progress_lines, turn_content, turn_id_of, turn_text
+from turnwire.wires.progress import status_of
 
 
 @given(logs, st.data())

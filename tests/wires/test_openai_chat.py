@@ -89,8 +89,8 @@ def test_usage_is_sent_with_include_usage() -> None:
 
 def test_unknown_usage_is_zero() -> None:
     assert chunks(TokenEvent("x"), done(), wire=WITH_USAGE)[-1]["usage"]["total_tokens"] == 0
-    given = ResponseEvent("x", usage=Usage(input_tokens=1))
-    assert chunks(given, done(), wire=WITH_USAGE)[-1]["usage"]["prompt_tokens"] == 1
+    response = ResponseEvent("x", usage=Usage(input_tokens=1))
+    assert chunks(response, done(), wire=WITH_USAGE)[-1]["usage"]["prompt_tokens"] == 1
 
 
 def test_reasoning_and_pages_are_sent_and_sub_agents_are_not() -> None:
@@ -230,7 +230,7 @@ def test_every_chunk_validates_with_the_openai_library() -> None:
     for frame in frames:
         if frame.data != "[DONE]":
             ChatCompletionChunk.model_validate(json.loads(frame.data))
-    assert [frame.data for frame in frames].count("[DONE]") == 2  # It waited once.
+    assert [frame.data for frame in frames].count("[DONE]") == 4  # It waited three times.
 
 
 def test_controls_are_not_encoded_and_restart_is_refused() -> None:

@@ -385,7 +385,7 @@ def test_citations_of_response_event_are_added_once() -> None:
 
 # Waiting for a person
 
-ASKED = (
+SUSPENDED = (
     TokenEvent("May I? "),
     ToolCallEvent("c1", "pay", {"amount": 40}),
     ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"),
@@ -402,7 +402,7 @@ DECIDED = (
 
 def test_waiting_turn_ends_its_response_with_the_request() -> None:
     encoder = WIRE.encoder()
-    frames = list(map(encoder.frame, logged(ASKED)))
+    frames = list(map(encoder.frame, logged(SUSPENDED)))
     paused = encoder.pause()
     assert paused == encoder.pause()
     last = parse_events(b"".join(frames) + paused)[-1]
@@ -416,15 +416,15 @@ def test_waiting_turn_ends_its_response_with_the_request() -> None:
     }
     assert encoder.response() == last["response"]
     # A later reader gets the same bytes and nothing of the next response.
-    assert stream(*ASKED, *DECIDED) == b"".join(frames) + paused
+    assert stream(*SUSPENDED, *DECIDED) == b"".join(frames) + paused
 
 
 def test_decided_turn_continues_in_another_response() -> None:
     wire = OpenAIResponses(segment=2)
     encoder = wire.encoder()
-    assert [encoder.frame(event) for event in logged(ASKED)] == [b""] * 5
+    assert [encoder.frame(event) for event in logged(SUSPENDED)] == [b""] * 5
     assert encoder.pause() == b""
-    events = events_of(*ASKED, *DECIDED, wire=wire)
+    events = events_of(*SUSPENDED, *DECIDED, wire=wire)
     whole = events[-1]["response"]
     assert (whole["id"], whole["previous_response_id"], whole["status"]) == ("resp_t1_2", "resp_t1", "completed")
     assert [item["type"] for item in whole["output"]] == ["function_call_output", "message"]
@@ -435,25 +435,25 @@ def test_decided_turn_continues_in_another_response() -> None:
 
 
 def test_turn_cancelled_while_waiting_ends_in_the_next_response() -> None:
-    events = events_of(*ASKED, done("cancelled"), wire=OpenAIResponses(segment=2))
+    events = events_of(*SUSPENDED, done("cancelled"), wire=OpenAIResponses(segment=2))
     assert [event["type"] for event in events] == [
         "response.created",
         "response.in_progress",
         "response.incomplete",
     ]
-    assert events_of(*ASKED, done("cancelled"))[-1]["type"] == "response.completed"
+    assert events_of(*SUSPENDED, done("cancelled"))[-1]["type"] == "response.completed"
 
 
 def test_pause_is_empty_unless_the_turn_waits() -> None:
     encoder = WIRE.encoder()
-    for event in logged([*ASKED, *DECIDED]):
+    for event in logged([*SUSPENDED, *DECIDED]):
         encoder.frame(event)
         assert bool(encoder.pause()) is (event.type == "approval_request")
 
 
 def test_citations_of_earlier_response_are_not_repeated() -> None:
     cited = CitationEvent(1, "early", answer_start=0, answer_end=3)
-    log = [ASKED[0], cited, *ASKED[1:], DECIDED[0], TokenEvent("Paid."), ResponseEvent("", (cited,)), done()]
+    log = [SUSPENDED[0], cited, *SUSPENDED[1:], DECIDED[0], TokenEvent("Paid."), ResponseEvent("", (cited,)), done()]
     (item,) = response(*log, wire=OpenAIResponses(segment=2))["output"]
     assert item["content"][0]["annotations"] == []
 

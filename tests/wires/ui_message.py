@@ -117,12 +117,16 @@ class UIMessage:
         kind = chunk["type"]
         if kind == "tool-input-start":
             call, name = chunk["toolCallId"], chunk["toolName"]
-            self.parts.append({"type": "tool", "id": call, "tool": name, "state": "input-streaming"})
-            assert chunk["dynamic"] is True
+            # The client's own tools and questions are of a known type; those of the server are dynamic.
+            is_dynamic = chunk.get("dynamic", False)
+            state = "input-streaming"
+            self.parts.append({"type": "tool", "id": call, "tool": name, "state": state, "dynamic": is_dynamic})
             return
         call_id = chunk.get("toolCallId") or chunk["approvalId"]
         part = next((p for p in reversed(self.parts) if p["type"] == "tool" and p["id"] == call_id), None)
         assert part is not None, f"fatal: {chunk} names no call"
+        if kind in ("tool-input-available", "tool-output-available", "tool-output-error"):
+            assert chunk.get("dynamic", False) is part["dynamic"], f"fatal: {chunk} is of another type than its call"
         part["state"] = {
             "tool-input-available": "input-available",
             "tool-output-available": "output-available",

@@ -1,19 +1,23 @@
 /** The requests and responses of the server's JSON routes, with their field names. */
 
-import type { Arguments, Outcome, TurnState } from "./events.js";
+import type { ClientTool, Handlers } from "./answers.js";
+import type { Arguments, AttachedFile, Outcome, TurnState } from "./events.js";
 
 export type Phase = "queued" | "running" | "waiting" | "ended";
 
+/** A file to send: `data`, a `url` that the server does not fetch, or the `digest` of one that the session has. */
 export interface Attachment {
-  media_type: string;
+  /** Needed, unless `data` is a data URL or there is a `digest`. */
+  media_type?: string;
   name?: string;
-  /** The file in base64; otherwise `url`, which the server does not fetch. */
+  /** The file in base64, or as a data URL. */
   data?: string;
   url?: string;
+  digest?: string;
 }
 
 /** A message to an agent; only `message` is required. */
-export interface StartOptions {
+export interface StartOptions extends Handlers {
   message: string;
   /** The server's id, or your own, which is created if it is new. Default: a new session. */
   sessionId?: string;
@@ -29,6 +33,10 @@ export interface StartOptions {
   review?: boolean;
   answer?: "synthesis" | "direct";
   attachments?: Attachment[];
+  /** Data of your application for the agent, up to 16 KiB as JSON. */
+  metadata?: Record<string, unknown>;
+  /** Tools that this program runs. The model may call them, and the turn waits for their results. */
+  tools?: readonly ClientTool[];
   /** Default: a random key, so that a retry never starts a second turn. */
   idempotencyKey?: string;
   signal?: AbortSignal;
@@ -43,6 +51,8 @@ export interface TurnRecord {
   parent_turn_id: string | null;
   agent: string;
   message: string;
+  /** The files of the message; absent if it has none. */
+  attachments?: AttachedFile[];
   phase: Phase;
   outcome: Outcome | null;
   last_position: number;
@@ -86,7 +96,12 @@ export interface Decision {
   approved: boolean;
   reason?: string;
   args?: Arguments;
+  /** The arguments that the tool gets instead, if the request is `editable`. */
+  edited_args?: Arguments;
 }
+
+/** The answer to a question: a value that fits its schema, or that it is declined. */
+export type Reply = { value: unknown } | { declined: true; reason?: string };
 
 export interface Session {
   id: string;
@@ -158,6 +173,8 @@ export interface Agent {
   /** True if it answers messages that name no agent. */
   is_default: boolean;
   takes_attachments: boolean;
+  /** The media types of files that it takes, such as `image/*`; absent if it takes none. */
+  attachment_types?: string[];
   description: string | null;
   /** Messages to begin with. */
   starters: string[];

@@ -1,6 +1,7 @@
 /** The client: starts and joins turns, and gives access to everything else. */
 
-import type { Agent, Budget, Decision, EnqueueOptions, Me, Snapshot, StartOptions, TurnRecord } from "./api_types.js";
+import { Answers, type Handlers } from "./answers.js";
+import type { Agent, Budget, Decision, EnqueueOptions, Me, Reply, Snapshot, StartOptions, TurnRecord } from "./api_types.js";
 import { messageBody, uuid } from "./message_body.js";
 import type { ConnectionListener, ConnectionState } from "./connection.js";
 import { Documents } from "./documents.js";
@@ -10,7 +11,7 @@ import { checkStream, follow, abortable } from "./follow.js";
 import { Http, type HttpOptions } from "./http.js";
 import { SessionCursor } from "./cursors.js";
 import { sessionPath, Sessions } from "./sessions.js";
-import { type FollowOptions, TurnHandle } from "./turn.js";
+import { answersOver, type FollowOptions, TurnHandle } from "./turn.js";
 import { ConnectionGuard } from "./retry.js";
 
 export type ClientOptions = HttpOptions;
@@ -43,7 +44,7 @@ export class TurnwireClient {
         const sessionId = response.headers.get("X-Session-Id");
         if (!turnId || !sessionId) throw new TurnwireError(0, "not_turnwire", "the response does not name its turn");
         guard.linkSignal(undefined);
-        return new TurnHandle(this.http, turnId, sessionId, { response, guard });
+        return new TurnHandle(this.http, turnId, sessionId, { response, guard }, options);
       } catch (error) {
         guard.cut();
         throw error;
@@ -61,9 +62,9 @@ export class TurnwireClient {
     return this.http.json({ method: "POST", path, body: messageBody(options), headers, signal });
   }
 
-  /** Returns a handle for an existing turn. */
-  turn(turnId: string): TurnHandle {
-    return new TurnHandle(this.http, turnId);
+  /** Returns a handle for an existing turn; its handlers are called for what is still open. */
+  turn(turnId: string, handlers: Handlers = {}): TurnHandle {
+    return new TurnHandle(this.http, turnId, undefined, undefined, handlers);
   }
 
   /** Returns the state of a turn. */
@@ -81,18 +82,29 @@ export class TurnwireClient {
     return this.turn(turnId).decide(callId, decision);
   }
 
+  /** Answers a question that a turn waits for. */
+  reply(turnId: string, questionId: string, reply: Reply): Promise<Snapshot> {
+    return this.turn(turnId).reply(questionId, reply);
+  }
+
+  /** Sends the result of one of your own tools. */
+  sendToolResult(turnId: string, callId: string, output: unknown, isError = false): Promise<Snapshot> {
+    return this.turn(turnId).sendToolResult(callId, output, isError);
+  }
+
   /**
    * Follows all turns of a session in one stream, in order, also those that other clients start. The stream ends when
-   * you leave it. `after` is the last `id` that you have.
+   * you leave it. `after` is the last `id` that you have. Handlers are called for what is still open.
    */
   followSession(
     sessionId: string,
-    options: FollowOptions & { after?: string } = {},
+    options: FollowOptions & Handlers & { after?: string } = {},
   ): AsyncGenerator<Followed, void, undefined> {
     const path = `${sessionPath(sessionId)}/events`;
     return abortable(options.signal, (signal) => {
       const cursor = new SessionCursor(options.after);
-      return follow(this.http, { path, cursor, endsWithDone: false, signal, onControl: options.onControl });
+      const items = follow(this.http, { path, cursor, endsWithDone: false, signal, onControl: options.onControl });
+      return answered(items, new Answers(answersOver(this.http), () => options));
     });
   }
 
@@ -125,5 +137,12 @@ export class TurnwireClient {
   /** Adds a listener; returns a function that removes it. */
   onConnection(listener: ConnectionListener): () => void {
     return this.http.watch.listen(listener);
+  }
+}
+
+async function* answered(items: AsyncGenerator<Followed, void, undefined>, answers: Answers): AsyncGenerator<Followed, void, undefined> {
+  for await (const item of items) {
+    answers.take(item);
+    yield item;
   }
 }

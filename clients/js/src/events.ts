@@ -28,6 +28,19 @@ export interface MessageEvent extends EventBase {
   content: string;
   by: string;
   channel: string;
+  /** The files of the message, without their bytes. */
+  attachments?: AttachedFile[];
+  /** What the application sent with the message. */
+  metadata?: Record<string, unknown>;
+}
+
+/** A file of a message: `sessions.fileAddress` has its bytes, by their SHA-256; a file with a `url` has none here. */
+export interface AttachedFile {
+  media_type: string;
+  name?: string;
+  size?: number;
+  digest?: string;
+  url?: string;
 }
 
 /** A message that has entered the running turn; `turn_id` is the turn under which it was accepted. */
@@ -102,6 +115,8 @@ export interface ToolCallEvent extends EventBase {
   call_id: string;
   tool: string;
   args: Arguments;
+  /** `client`: one of your own tools; the turn waits for its result. Absent: the server runs it. */
+  runs_on?: "client";
 }
 
 /** Progress of a running tool; `fraction` is from 0 to 1. */
@@ -161,6 +176,8 @@ export interface ApprovalRequestEvent extends EventBase {
   tool: string;
   args: Arguments;
   reason?: string;
+  /** True if a decision may change the arguments. */
+  editable?: boolean;
 }
 
 /** A person's decision. */
@@ -168,6 +185,31 @@ export interface ApprovalResponseEvent extends EventBase {
   type: "approval_response";
   call_id: string;
   approved: boolean;
+  reason?: string;
+  by?: string;
+  /** The arguments that the tool runs with, if the person has changed them. */
+  args?: Arguments;
+}
+
+/** The JSON schema of a value that a person gives: a plain value, or a flat object of plain values. */
+export type QuestionSchema = { [keyword: string]: unknown };
+
+/** The turn waits for the answer to a question; without a schema, any value will do. */
+export interface QuestionEvent extends EventBase {
+  type: "question";
+  id: string;
+  prompt: string;
+  schema?: QuestionSchema;
+  /** The tool call that asks. */
+  call_id?: string;
+}
+
+/** A question was answered, or declined. */
+export interface ReplyEvent extends EventBase {
+  type: "reply";
+  question_id: string;
+  value?: unknown;
+  declined?: boolean;
   reason?: string;
   by?: string;
 }
@@ -252,6 +294,8 @@ export type TurnEvent =
   | CitationEvent
   | ApprovalRequestEvent
   | ApprovalResponseEvent
+  | QuestionEvent
+  | ReplyEvent
   | RestartEvent
   | CustomEvent
   | UsageEvent
@@ -304,6 +348,20 @@ export interface TurnStep {
   reason?: string;
   ms?: number;
   agent_path?: string[];
+  runs_on?: "client";
+  editable?: boolean;
+}
+
+export interface TurnQuestion {
+  id: string;
+  prompt: string;
+  position: number;
+  schema?: QuestionSchema;
+  call_id?: string;
+  agent_path?: string[];
+  /** Absent means open. */
+  state?: "open" | "answered" | "declined" | "cancelled";
+  value?: unknown;
 }
 
 export interface TurnInput {
@@ -321,6 +379,7 @@ export interface TurnState {
   session_id?: string;
   agent?: string;
   message?: string;
+  attachments?: AttachedFile[];
   position?: number;
   outcome?: Outcome;
   reason?: string;
@@ -328,6 +387,7 @@ export interface TurnState {
   status?: string;
   steps?: TurnStep[];
   inputs?: TurnInput[];
+  questions?: TurnQuestion[];
   citations?: CitationEvent[];
   tools_used?: string[];
   mode?: string;

@@ -40,6 +40,11 @@ export class Sessions {
     return this.#http.json({ path: `${sessionPath(id)}/export` });
   }
 
+  /** Returns the address of a file of the session's messages, for requests with the user's cookie or key. */
+  fileAddress(id: string, digest: string): string {
+    return `${this.#http.url}${sessionPath(id)}/files/${digest}`;
+  }
+
   /** Makes a link by which anybody can read the session. It is not retried: every attempt may make another link. */
   share(id: string): Promise<SharedLink> {
     return this.#http.json({ method: "POST", path: `${sessionPath(id)}/share`, attempts: 1 });

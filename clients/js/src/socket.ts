@@ -1,6 +1,7 @@
 /** Many turns on one WebSocket. */
 
-import type { Decision, StartOptions } from "./api_types.js";
+import type { Handlers } from "./answers.js";
+import type { Decision, Reply, Snapshot, StartOptions } from "./api_types.js";
 import { messageBody, uuid } from "./message_body.js";
 import type { TurnwireClient } from "./client.js";
 import { TurnwireError } from "./errors.js";
@@ -11,6 +12,7 @@ import { SocketConnection } from "./socket_connection.js";
 import { SocketReader } from "./socket_reader.js";
 import { SocketTurn } from "./socket_turn.js";
 import { backoff } from "./retry.js";
+import { turnPath } from "./turn.js";
 
 /** The error codes after which a request is sent again: a socket has no HTTP status. */
 const RETRYABLE_CODES = new Set([
@@ -85,13 +87,13 @@ export class TurnwireSocket {
     return this.#request(message, signal, ({ turn_id: id, session_id: sessionId }) => {
       const reader = this.read(id, undefined, false);
       this.#byTurn.set(id, this.#channels.get(id)!);
-      return new SocketTurn(this, id, sessionId, reader);
+      return new SocketTurn(this, id, sessionId, reader, options);
     });
   }
 
-  /** Returns a handle for an existing turn. */
-  turn(turnId: string): SocketTurn {
-    return new SocketTurn(this, turnId);
+  /** Returns a handle for an existing turn; its handlers are called for what is still open. */
+  turn(turnId: string, handlers: Handlers = {}): SocketTurn {
+    return new SocketTurn(this, turnId, undefined, undefined, handlers);
   }
 
   /** Resolves when the turn has stopped. */
@@ -101,6 +103,22 @@ export class TurnwireSocket {
 
   decide(turnId: string, callId: string, decision: Decision): Promise<void> {
     return this.#request({ type: "approve", turn_id: turnId, call_id: callId, ...decision }, undefined, () => undefined);
+  }
+
+  /** Answers a question that a turn waits for. */
+  reply(turnId: string, questionId: string, reply: Reply): Promise<void> {
+    return this.#request({ type: "reply", turn_id: turnId, question_id: questionId, ...reply }, undefined, () => undefined);
+  }
+
+  /** Sends the result of one of your own tools. */
+  sendToolResult(turnId: string, callId: string, output: unknown, isError = false): Promise<void> {
+    const message = { type: "tool_result", turn_id: turnId, call_id: callId, output, is_error: isError };
+    return this.#request(message, undefined, () => undefined);
+  }
+
+  /** Returns the state of a turn, over HTTP. */
+  snapshot(turnId: string): Promise<Snapshot> {
+    return this.#http.json({ path: turnPath(turnId) });
   }
 
   /** Closes the socket; pending requests and readers fail with `closed`. */

@@ -1,6 +1,7 @@
 /** A turn on a socket. */
 
-import type { Decision } from "./api_types.js";
+import { Answers, type Handlers } from "./answers.js";
+import type { Decision, Reply } from "./api_types.js";
 import type { Followed } from "./events.js";
 import { abortable } from "./follow.js";
 import type { TurnwireSocket } from "./socket.js";
@@ -14,13 +15,15 @@ export class SocketTurn {
   #sessionId: string | undefined;
   #position = 0;
   #first: SocketReader | undefined;
+  readonly #answers: Answers;
 
   /** Created by `socket.start` and `socket.turn`; `first` reads the turn from its start. */
-  constructor(socket: TurnwireSocket, id: string, sessionId?: string, first?: SocketReader) {
+  constructor(socket: TurnwireSocket, id: string, sessionId?: string, first?: SocketReader, handlers: Handlers = {}) {
     this.#socket = socket;
     this.id = id;
     this.#sessionId = sessionId;
     this.#first = first;
+    this.#answers = new Answers(socket, () => handlers);
   }
 
   /** The session; for a turn joined by its id, it is known after the first event. */
@@ -46,6 +49,16 @@ export class SocketTurn {
     return this.#socket.decide(this.id, callId, decision);
   }
 
+  /** Answers a question that the turn waits for. */
+  reply(questionId: string, reply: Reply): Promise<void> {
+    return this.#socket.reply(this.id, questionId, reply);
+  }
+
+  /** Sends the result of one of your own tools. */
+  sendToolResult(callId: string, output: unknown, isError = false): Promise<void> {
+    return this.#socket.sendToolResult(this.id, callId, output, isError);
+  }
+
   async *#follow({ after, signal, onControl }: FollowOptions): AsyncGenerator<Followed, void, undefined> {
     const first = this.#first;
     this.#first = undefined;
@@ -56,6 +69,7 @@ export class SocketTurn {
         if (item.event) this.#position = item.position;
         else if (onControl) callSafely(() => onControl({ type: item.control }));
         if (item.event?.type === "session") this.#sessionId = item.event.session_id;
+        this.#answers.take(item);
         yield item;
       }
     } finally {

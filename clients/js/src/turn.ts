@@ -1,6 +1,7 @@
 /** A turn on the server: follow, stop and approve it. */
 
-import type { Decision, Feedback, ForkOptions, Snapshot } from "./api_types.js";
+import { Answers, type Handlers } from "./answers.js";
+import type { Decision, Feedback, ForkOptions, Reply, Snapshot } from "./api_types.js";
 import type { Followed } from "./events.js";
 import { follow, abortable, type OpenStream } from "./follow.js";
 import type { Http } from "./http.js";
@@ -21,14 +22,16 @@ export class TurnHandle {
   #sessionId: string | undefined;
   #position = 0;
   #opened: OpenStream | undefined;
+  readonly #answers: Answers;
   #unread: ReturnType<typeof setTimeout> | undefined;
 
   /** Created by `client.start` and `client.turn`; `opened` is the stream of the start. */
-  constructor(http: Http, id: string, sessionId?: string, opened?: OpenStream) {
+  constructor(http: Http, id: string, sessionId?: string, opened?: OpenStream, handlers: Handlers = {}) {
     this.#http = http;
     this.id = id;
     this.#sessionId = sessionId;
     this.#opened = opened;
+    this.#answers = new Answers(answersOver(http), () => handlers);
     if (opened) {
       // An unread stream is closed, because browsers have few connections per server.
       this.#unread = setTimeout(() => this.#takeOpened()?.guard.cut(), http.retry.heartbeat);
@@ -68,6 +71,16 @@ export class TurnHandle {
     return this.#http.json({ method: "POST", path: turnPath(this.id, "approvals", callId), body: decision });
   }
 
+  /** Answers a question that the turn waits for. Repeating an answer is safe. */
+  reply(questionId: string, reply: Reply): Promise<Snapshot> {
+    return answersOver(this.#http).reply(this.id, questionId, reply);
+  }
+
+  /** Sends the result of one of your own tools. Repeating it is safe. */
+  sendToolResult(callId: string, output: unknown, isError = false): Promise<Snapshot> {
+    return answersOver(this.#http).sendToolResult(this.id, callId, output, isError);
+  }
+
   /** Starts a turn that shares this one's log up to a position. A repeated request with one key forks once. */
   fork(options: ForkOptions, idempotencyKey = uuid()): Promise<Snapshot> {
     const headers = { "Idempotency-Key": idempotencyKey };
@@ -88,6 +101,7 @@ export class TurnHandle {
     for await (const item of follow(this.#http, { path, cursor, opened, endsWithDone: true, signal, onControl })) {
       this.#position = cursor.position;
       if (item.event?.type === "session") this.#sessionId = item.event.session_id;
+      this.#answers.take(item);
       yield item;
     }
   }
@@ -98,6 +112,17 @@ export class TurnHandle {
     clearTimeout(this.#unread);
     return opened;
   }
+}
+
+/** Sends the answers that turns wait for. */
+export function answersOver(http: Http) {
+  return {
+    snapshot: (turnId: string): Promise<Snapshot> => http.json({ path: turnPath(turnId) }),
+    reply: (turnId: string, questionId: string, reply: Reply): Promise<Snapshot> =>
+      http.json({ method: "POST", path: turnPath(turnId, "replies"), body: { question_id: questionId, ...reply } }),
+    sendToolResult: (turnId: string, callId: string, output: unknown, isError = false): Promise<Snapshot> =>
+      http.json({ method: "POST", path: turnPath(turnId, "tool-results"), body: { call_id: callId, output, is_error: isError } }),
+  };
 }
 
 export function turnPath(turnId: string, ...more: string[]): string {

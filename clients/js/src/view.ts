@@ -7,6 +7,7 @@
 import type {
   ApprovalRequestEvent,
   Arguments,
+  AttachedFile,
   CitationEvent,
   CustomEvent,
   ErrorEvent,
@@ -14,6 +15,7 @@ import type {
   Joined,
   LoggedEvent,
   Outcome,
+  QuestionSchema,
   ReviewEvent,
   Usage,
 } from "./events.js";
@@ -47,10 +49,25 @@ export interface StepView {
   /** The reason of an approval request, and the decision. */
   reason?: string;
   decision?: { approved: boolean; reason?: string; by?: string };
+  /** True if the decision may change the arguments. */
+  editable?: boolean;
+  /** `client` for one of the client's own tools: while it runs, the turn waits for its result. */
+  runsOn?: "client";
   ms?: number;
   /** The position of a tool's result; not known in the view of a snapshot. */
   endPosition?: number;
   agentPath: string[];
+}
+
+/** A question of the turn; an open one is what the turn waits for. */
+export interface QuestionView {
+  id: string;
+  prompt: string;
+  schema?: QuestionSchema;
+  callId?: string;
+  position: number;
+  state: "open" | "answered" | "declined" | "cancelled";
+  value?: unknown;
 }
 
 /** A message that has entered the turn, and its place: the offset in the answer, in code points. */
@@ -68,6 +85,8 @@ export interface TurnView {
   agent: string;
   /** The question, its author and its channel. */
   message: string;
+  /** The files of the question; absent if it has none. */
+  attachments?: AttachedFile[];
   by: string;
   channel: string;
   /** The position of the last folded event. */
@@ -82,6 +101,7 @@ export interface TurnView {
   citations: readonly CitationEvent[];
   /** The approval requests without a decision. */
   approvals: readonly ApprovalRequestEvent[];
+  questions: readonly QuestionView[];
   toolsUsed: readonly string[];
   custom: readonly CustomEvent[];
   usage: Usage | undefined;
@@ -133,6 +153,7 @@ export const EMPTY_VIEW: TurnView = {
   inputs: [],
   citations: [],
   approvals: [],
+  questions: [],
   toolsUsed: [],
   custom: [],
   usage: undefined,

@@ -1,7 +1,7 @@
 /** The changes of a view by each event. */
 
 import type { Arguments, LoggedEvent, Usage } from "./events.js";
-import { codePoints, omitUndefined, type Provenance, type StepView, type TurnView } from "./view.js";
+import { codePoints, omitUndefined, type Provenance, type QuestionView, type StepView, type TurnView } from "./view.js";
 
 export type Changes = Partial<TurnView> & { length?: number };
 
@@ -19,7 +19,9 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "message": {
       // A later message, of a fork, closes what is open before it.
       const steps = view.steps.map((step) => (isOpen(step) ? { ...step, state: "failed" as const } : step));
-      return { message: event.content, by: event.by, channel: event.channel, steps, approvals: [] };
+      const files = event.attachments ? { attachments: event.attachments } : {};
+      const questions = closed(view.questions);
+      return { message: event.content, ...files, by: event.by, channel: event.channel, steps, approvals: [], questions };
     }
     case "input": {
       const { content, by, turn_id: turnId } = event;
@@ -52,7 +54,9 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     }
     case "tool_call": {
       const call = { kind: "tool", id: event.call_id, name: event.tool, args: event.args } as const;
-      return { ...addStep(view, position, event, call), toolsUsed: addTool(view, event.tool) };
+      const toolsUsed = addTool(view, event.tool);
+      if (event.runs_on !== "client") return { ...addStep(view, position, event, call), toolsUsed };
+      return { ...addStep(view, position, event, { ...call, runsOn: "client" }), toolsUsed, phase: "waiting" };
     }
     case "tool_progress":
       return changeStep(view, tool(event), omitUndefined({ progress: event.text, fraction: event.fraction }));
@@ -60,20 +64,34 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
       const next = ensureTool(view, position, event, {});
       const state = event.success ? "succeeded" : "failed";
       const changed = changeStep(next, tool(event), { state, result: event.result, ms: event.ms, endPosition: position });
-      return { ...changed, toolsUsed: addTool(view, event.tool) };
+      const isAwaited = view.steps.some((step) => step.id === event.call_id && isAwaitedCall(step));
+      const phase = isAwaited ? { phase: phaseOf({ ...view, ...changed }) } : {};
+      return { ...changed, toolsUsed: addTool(view, event.tool), ...phase };
+    }
+    case "question": {
+      const { id, prompt, schema, call_id: callId } = event;
+      const question = { id, prompt, position, state: "open" as const, ...omitUndefined({ schema, callId }) };
+      return { questions: [...view.questions, question as QuestionView], phase: "waiting" };
+    }
+    case "reply": {
+      const answer = event.declined ? { state: "declined" as const } : { state: "answered" as const, value: event.value };
+      const questions = view.questions.map((each) => (each.id === event.question_id ? { ...each, ...answer } : each));
+      return { questions, phase: phaseOf({ ...view, questions }) };
     }
     case "approval_request": {
       const next = ensureTool(view, position, event, event.args);
       const approvals = [...view.approvals.filter((request) => request.call_id !== event.call_id), event];
-      const waiting = changeStep(next, tool(event), { state: "waiting", reason: event.reason });
+      const editable = event.editable ? { editable: true } : {};
+      const waiting = changeStep(next, tool(event), { state: "waiting", reason: event.reason, ...editable });
       return { ...waiting, approvals: approvals, phase: "waiting" };
     }
     case "approval_response": {
       const approvals = view.approvals.filter((request) => request.call_id !== event.call_id);
       const { approved, reason, by } = event;
       const decision = omitUndefined({ approved, reason, by }) as { approved: boolean };
-      const phase = approvals.length ? "waiting" : "running";
-      return { ...changeStep(view, tool(event), { state: "running", decision }), approvals, phase };
+      const edited = event.args ? { args: event.args } : {};
+      const changed = changeStep(view, tool(event), { state: "running", decision, ...edited });
+      return { ...changed, approvals, phase: phaseOf({ ...view, ...changed, approvals }) };
     }
     case "citation":
       return { citations: [...view.citations, event] };
@@ -91,10 +109,31 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "error":
       return { error: event };
     case "done":
-      return { outcome: event.outcome, reason: event.reason, joined: event.joined, phase: "ended", approvals: [] };
+      return {
+        outcome: event.outcome,
+        reason: event.reason,
+        joined: event.joined,
+        phase: "ended",
+        approvals: [],
+        questions: closed(view.questions),
+      };
     default:
       return {}; // An unknown type, or a restart.
   }
+}
+
+const isAwaitedCall = ({ runsOn, state }: StepView): boolean => runsOn === "client" && state === "running";
+
+/** Returns the phase of a view that may wait: for decisions, replies, or results of the client's tools. */
+export function phaseOf({ approvals, questions, steps }: Pick<TurnView, "approvals" | "questions" | "steps">): "waiting" | "running" {
+  const waits = approvals.length > 0 || questions.some(({ state }) => state === "open") || steps.some(isAwaitedCall);
+  return waits ? "waiting" : "running";
+}
+
+/** Returns the questions of a turn that waits no longer. */
+export function closed(questions: readonly QuestionView[]): readonly QuestionView[] {
+  if (!questions.some(({ state }) => state === "open")) return questions;
+  return questions.map((each) => (each.state === "open" ? { ...each, state: "cancelled" } : each));
 }
 
 const isOpen = ({ state }: StepView): boolean => state === "running" || state === "waiting";

@@ -48,6 +48,37 @@ const scenes = {
     print(await read(client.turn(turnId).events(after === undefined ? {} : { after })));
   },
 
+  /** Runs its own tools and answers questions; then reads the turn again, with the same handlers. */
+  async answer(transport, ...messages) {
+    const socket = transport === "socket" ? new TurnwireSocket(client) : client;
+    const ran = [];
+    const run = (name, output) => ({ name, parameters: { type: "object" }, run: (args) => (ran.push([name, args]), output) });
+    const onQuestion = ({ prompt, schema }) => (ran.push([prompt, schema.enum]), schema.enum.at(-1));
+    const handlers = { tools: [run("locate", "Bern"), run("clock", "noon")], onQuestion };
+    for (const message of messages) {
+      const turn = await socket.start({ message, ...handlers });
+      const phases = new Set();
+      const { view } = await read(turn.events(), { seen: (_, { phase }) => phases.add(phase) });
+      await read(socket.turn(turn.id, handlers).events());
+      print({ text: view.text, phases: [...phases], questions: view.questions, ran: ran.splice(0) });
+    }
+    socket.close?.();
+  },
+
+  /** Starts a turn whose tools are run after a reload. */
+  async leave(message) {
+    const tools = [{ name: "locate", parameters: { type: "object" } }, { name: "clock", parameters: { type: "object" } }];
+    const turn = await client.start({ message, tools });
+    for await (const { event } of turn.events()) if (event?.runs_on) break;
+    print({ turn_id: turn.id });
+  },
+
+  async reopen(turnId) {
+    const failing = { name: "locate", run: () => { throw new Error("no satellite"); } };
+    const { view } = await read(client.turn(turnId, { tools: [failing] }).events());
+    print({ outcome: view.outcome, error: view.error?.error, steps: view.steps });
+  },
+
   /** Stops a turn after its first token. */
   async stop(message) {
     const turn = await client.start({ message });

@@ -1,11 +1,13 @@
 /** A session with all its turns as React state. */
 
-import { useMemo, useSyncExternalStore } from "react";
+import { useMemo, useRef, useSyncExternalStore } from "react";
 import {
   applyEvent,
   type Decision,
   EMPTY_VIEW,
   type Followed,
+  type Handlers,
+  type Reply,
   type StartOptions,
   type TurnView,
   type TurnwireClient,
@@ -14,7 +16,7 @@ import {
 import { Follower } from "./follower.js";
 import { useTurnwireClient } from "./provider.js";
 
-export interface SessionOptions {
+export interface SessionOptions extends Handlers {
   /** The agent of messages that name none. */
   agent?: string;
 }
@@ -32,17 +34,24 @@ export interface LiveSession {
   stop: (turnId?: string) => Promise<void>;
   /** Approves or denies a tool call that a turn waits for. */
   decide: (turnId: string, callId: string, decision: Decision) => Promise<void>;
+  /** Answers a question that a turn waits for. */
+  reply: (turnId: string, questionId: string, reply: Reply) => Promise<void>;
+  /** Sends the result of a tool of yours that has no `run`. */
+  sendToolResult: (turnId: string, callId: string, output: unknown, isError?: boolean) => Promise<void>;
   /** Rates a turn, with a note; `null` withdraws the rating. */
   rate: (turnId: string, value: "up" | "down" | null, note?: string) => Promise<void>;
 }
 
 /**
  * Follows a session while the component is mounted. The id is the server's, or your own, such as a room or a user: then
- * the session is created if it is new.
+ * the session is created if it is new. The `tools` are declared with every message; they and `onQuestion` are called while
+ * the component is mounted, and may change with each render.
  */
-export function useSession(sessionId: string, { agent }: SessionOptions = {}): LiveSession {
+export function useSession(sessionId: string, { agent, ...handlers }: SessionOptions = {}): LiveSession {
   const client = useTurnwireClient();
-  const follower = useMemo(() => new SessionFollower(client, sessionId, agent), [client, sessionId, agent]);
+  const latest = useRef<Handlers>(handlers);
+  latest.current = handlers;
+  const follower = useMemo(() => new SessionFollower(client, sessionId, agent, latest), [client, sessionId, agent]);
   return useSyncExternalStore(follower.subscribe, follower.get, follower.get);
 }
 
@@ -51,29 +60,36 @@ class SessionFollower extends Follower<LiveSession> {
   readonly #sessionId: string;
   #found: Promise<unknown> | undefined;
 
-  constructor(client: TurnwireClient, sessionId: string, agent: string | undefined) {
+  readonly #handlers: { current: Handlers };
+
+  constructor(client: TurnwireClient, sessionId: string, agent: string | undefined, handlers: { current: Handlers }) {
     super({
       turns: [],
       isBusy: false,
       error: undefined,
       send: async (message, options) => {
         await this.#find();
-        const chosen = agent ? { agent } : {};
+        const { tools } = handlers.current;
+        const chosen = { ...(agent ? { agent } : {}), ...(tools ? { tools } : {}) };
         return (await client.enqueue({ ...chosen, ...options, message, sessionId })).turn_id;
       },
       stop: async (turnId = this.get().turns.find(({ phase }) => phase !== "ended")?.turnId) => {
         if (turnId) await client.cancel(turnId);
       },
       decide: async (turnId, callId, decision) => void (await client.decide(turnId, callId, decision)),
+      reply: async (turnId, questionId, reply) => void (await client.reply(turnId, questionId, reply)),
+      sendToolResult: async (turnId, callId, output, isError) =>
+        void (await client.sendToolResult(turnId, callId, output, isError)),
       rate: async (turnId, value, note) => void (await client.turn(turnId).rate(value, note)),
     });
+    this.#handlers = handlers;
     this.#client = client;
     this.#sessionId = sessionId;
   }
 
   protected async *open(after: string | undefined, signal: AbortSignal): AsyncGenerator<Followed> {
     await this.#find();
-    yield* this.#client.followSession(this.#sessionId, { signal, ...(after ? { after } : {}) });
+    yield* this.#client.followSession(this.#sessionId, { signal, ...(after ? { after } : {}), ...latest(this.#handlers) });
   }
 
   protected reduce(state: LiveSession, item: Followed): LiveSession {
@@ -103,6 +119,16 @@ class SessionFollower extends Follower<LiveSession> {
     this.#found.catch(() => (this.#found = undefined));
     return this.#found;
   }
+}
+
+/** Returns handlers that call those of the last render. */
+function latest(handlers: { current: Handlers }): Handlers {
+  return {
+    get tools() {
+      return handlers.current.tools ?? [];
+    },
+    onQuestion: (question) => handlers.current.onQuestion?.(question),
+  };
 }
 
 const SERVER_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;

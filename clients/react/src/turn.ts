@@ -1,7 +1,15 @@
 /** One turn as React state. */
 
 import { useMemo, useSyncExternalStore } from "react";
-import { applyEvent, type Decision, EMPTY_VIEW, type Followed, type TurnView, type TurnwireClient } from "@turnwire/client";
+import {
+  applyEvent,
+  type Decision,
+  EMPTY_VIEW,
+  type Followed,
+  type Reply,
+  type TurnView,
+  type TurnwireClient,
+} from "@turnwire/client";
 import { Follower } from "./follower.js";
 import { useTurnwireClient } from "./provider.js";
 
@@ -14,6 +22,10 @@ export interface LiveTurn {
   stop: () => Promise<void>;
   /** Approves or denies a tool call that the turn waits for. */
   decide: (callId: string, decision: Decision) => Promise<void>;
+  /** Answers a question that the turn waits for. */
+  reply: (questionId: string, reply: Reply) => Promise<void>;
+  /** Sends the result of one of your own tools. */
+  sendToolResult: (callId: string, output: unknown, isError?: boolean) => Promise<void>;
   /** Rates the turn, with a note; `null` withdraws the rating. */
   rate: (value: "up" | "down" | null, note?: string) => Promise<void>;
 }
@@ -39,6 +51,8 @@ class TurnFollower extends Follower<LiveTurn> {
       error: undefined,
       stop: async () => void (await turn().cancel()),
       decide: async (callId, decision) => void (await turn().decide(callId, decision)),
+      reply: async (questionId, reply) => void (await turn().reply(questionId, reply)),
+      sendToolResult: async (callId, output, isError) => void (await turn().sendToolResult(callId, output, isError)),
       rate: async (value, note) => void (await turn().rate(value, note)),
     });
     this.#client = client;

@@ -11,13 +11,16 @@ import { DeleteDialog } from "./parts/delete_dialog.tsx";
 import { DocumentsPanel } from "./parts/documents.tsx";
 import { Gate } from "./parts/gate.tsx";
 import { Main } from "./parts/main.tsx";
+import { SchedulesPanel } from "./parts/schedules.tsx";
 import { Sidebar } from "./parts/sidebar.tsx";
 import type { Source } from "./parts/sources.tsx";
 import { Uploads } from "./parts/uploads.tsx";
 import { isStatus, logOut, type Me, type Offer, root, sessionAddress, fetchOffer } from "./server.ts";
 import { SessionList } from "./sessions.ts";
 
-type Panel = { kind: "source"; source: Source } | { kind: "documents" } | null;
+type Panel = { kind: "source"; source: Source } | { kind: "documents" } | { kind: "schedules" } | null;
+
+const PANEL_NAMES = { source: "Source", documents: "Documents", schedules: "Schedules" };
 
 const sessionInAddress = (): string | null => new URLSearchParams(location.search).get("session");
 
@@ -95,6 +98,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
         hasDocuments={!!offer?.takes_documents}
         onPick={pick}
         onDocuments={() => show({ kind: "documents" })}
+        onSchedules={() => show({ kind: "schedules" })}
         onDelete={setDeleting}
         onLogOut={() => (forgetDrafts(), void logOut().finally(onLeave))}
         onClose={() => setSideOpen(false)}
@@ -115,13 +119,21 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
         onSource={(source, from) => show({ kind: "source", source }, from)}
       />
       {panel && (
-        <aside class="panel" aria-label={panel.kind === "source" ? "Source" : "Documents"}>
-          {panel.kind === "source" ? (
-            <SourcePanel source={panel.source} onClose={closePanel} />
-          ) : (
+        <aside class="panel" aria-label={PANEL_NAMES[panel.kind]}>
+          {panel.kind === "source" && <SourcePanel source={panel.source} onClose={closePanel} />}
+          {panel.kind === "documents" && (
             <DocumentsPanel
               uploads={uploads}
               onOpen={(source) => setPanel({ kind: "source", source })}
+              onClose={closePanel}
+            />
+          )}
+          {panel.kind === "schedules" && (
+            <SchedulesPanel
+              offer={offer}
+              sessionId={current}
+              mayWrite={me.scopes.includes("write")}
+              onPick={pick}
               onClose={closePanel}
             />
           )}

@@ -5,7 +5,7 @@
  * devices appear as well.
  */
 
-import { type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
+import { type Attachment, type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
 import { visiblePath } from "./branches.ts";
 import { type Entry, foldedEntry, type OnBusy, remoteEntry, phaseOf, runningEntry, sentEntry, snapshotEntry } from "./entries.ts";
 import { SessionStream } from "./session_stream.ts";
@@ -88,7 +88,13 @@ export class Conversation extends Observable {
    *
    * `onBusy` says what happens if a turn runs.
    */
-  async send(message: string, agent: string | undefined, after?: string, onBusy: OnBusy = "enqueue"): Promise<void> {
+  async send(
+    message: string,
+    agent: string | undefined,
+    after?: string,
+    onBusy: OnBusy = "enqueue",
+    attachments: Attachment[] = [],
+  ): Promise<void> {
     const shown = this.path.findLast((entry) => entry.phase !== "refused");
     const last = this.#entries.findLast((entry) => entry.turnId);
     const parent = after ?? shown?.turnId ?? undefined;
@@ -96,6 +102,7 @@ export class Conversation extends Observable {
       key: newId(),
       parent: after === "" ? null : (parent ?? shown?.key ?? null),
       message,
+      attachments,
       agent,
       onBusy,
       // The server defaults to the session's last turn, which may be one that this page does not know yet.
@@ -169,6 +176,7 @@ export class Conversation extends Observable {
         message: entry.message,
         turn_id: entry.key,
         on_busy: entry.onBusy,
+        ...(entry.attachments.length ? { attachments: entry.attachments.map(asSent) } : {}),
         ...(entry.agent ? { agent: entry.agent } : {}),
         ...(entry.sentParent === undefined ? {} : { parent_turn_id: entry.sentParent }),
       });
@@ -325,6 +333,13 @@ export class Conversation extends Observable {
     if (isStatus(error, 401)) this.callbacks.unauthorized();
   }
 }
+
+/** Returns a file as a message names it: one that the session has, by its digest. */
+const asSent = ({ media_type, name, data, url, digest }: Attachment): Attachment =>
+  omitEmpty(digest ? { name, digest } : { media_type, name, data, url });
+
+const omitEmpty = (fields: Record<string, string | undefined>): Attachment =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value));
 
 /** Returns true if the server did not respond, is starting or is shutting down. */
 const isUnreachable = (error: unknown): boolean =>

@@ -2,6 +2,7 @@
 
 import {
   applyEvent,
+  type Attachment,
   EMPTY_VIEW,
   type Followed,
   type Snapshot,
@@ -20,6 +21,8 @@ export interface Entry {
   /** The id of the parent turn, or its key while it has no id. */
   parent: string | null;
   message: string;
+  /** The files that are sent with the message. */
+  attachments: Attachment[];
   agent: string | undefined;
   onBusy: OnBusy;
   /** The parent that is sent to the server. Default: the session's last turn. */
@@ -45,6 +48,7 @@ const EMPTY: Entry = {
   turnId: null,
   parent: null,
   message: "",
+  attachments: [],
   agent: undefined,
   onBusy: "enqueue",
   sentParent: undefined,
@@ -58,7 +62,7 @@ const EMPTY: Entry = {
 };
 
 /** Returns the entry of a message that was just sent. */
-export function sentEntry(sent: Pick<Entry, "key" | "parent" | "message" | "agent" | "onBusy" | "sentParent">): Entry {
+export function sentEntry(sent: Pick<Entry, "key" | "parent" | "message" | "attachments" | "agent" | "onBusy" | "sentParent">): Entry {
   return { ...EMPTY, ...sent, phase: "sending", view: { ...EMPTY_VIEW, message: sent.message } };
 }
 
@@ -74,6 +78,7 @@ export function snapshotEntry(turn: Snapshot & { feedback?: Feedback | null }, i
     turnId: turn.turn_id,
     parent: turn.parent_turn_id,
     message: turn.message,
+    attachments: turn.attachments ?? [],
     agent: turn.agent,
     phase: phaseOf(turn.phase),
     startedAt: turn.started_at ? Date.parse(turn.started_at) : null,
@@ -90,7 +95,7 @@ export function foldedEntry(entry: Entry, item: Followed): Entry {
   const replay = entry.replay && applyEvent(entry.replay, item);
   const view = replay ? (replay.position >= entry.view.position ? replay : entry.view) : applyEvent(entry.view, item);
   const phase = view.outcome ? "ended" : view.position > 2 ? "running" : entry.phase;
-  const rest = { view, replay: view === replay ? null : replay, message: view.message || entry.message };
+  const rest = { view, replay: view === replay ? null : replay, message: view.message || entry.message, attachments: view.attachments ?? entry.attachments };
   return phase === "running" ? runningEntry({ ...entry, ...rest }) : { ...entry, ...rest, phase };
 }
 

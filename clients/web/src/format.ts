@@ -24,7 +24,9 @@ const ENDS = { failed: "Failed", cancelled: "Stopped", interrupted: "Interrupted
 export function statusOf(view: TurnView): string {
   if (view.outcome) return view.outcome === "completed" ? "Answer complete" : ENDS[view.outcome];
   if (view.approvals.length) return `Waiting for your decision about ${view.approvals[0]!.tool}`;
+  if (view.questions.some(({ state }) => state === "open")) return "Waiting for your answer";
   const step = view.steps.findLast(({ state }) => state === "running");
+  if (step?.runsOn === "client") return `Waiting for the result of ${step.name} from the client that runs it`;
   if (step) return step.kind === "tool" ? `Running ${step.name}` : stepTitle(step);
   if (view.text) return "Answering";
   return view.status ?? (view.reasoning ? "Thinking" : "Working");

@@ -20,16 +20,19 @@ from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
+from turnwire.core.files import MODEL_FILE_TYPES, user_message
 from turnwire.core.history import PARAGRAPH, add_messages
 from turnwire.core.ids import new_id
 from turnwire.core.inputs import TurnInputs, current_inputs
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.core.waits import ClientTool, check_names, client_tools
 from turnwire.models.address import ModelAddress
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import Tool, ToolOutcome, Toolset, open_toolsets, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
+from turnwire.tools.invocation import run_client_tool
 
 _MAX_CALLS_PER_REPLY = 64
 _MAX_PARALLEL_TOOLS = 8
@@ -45,7 +48,8 @@ class ChatCompletionsAgent:
     A turn whose worker was lost continues: calls of the model and of tools that had finished are answered from the
     turn's journal. With `on_crash="close"` it ends instead; with `journal=False` nothing is recorded, and it continues
     from its last finished tool. `tools` may contain toolsets such as `McpServer`: the first turn opens them, `close`
-    closes them. `base_url` and the parameters after it apply to a model given by name.
+    closes them. `takes_attachments` are the media types of files that the model can read. `base_url` and the parameters
+    after it apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
@@ -63,6 +67,7 @@ class ChatCompletionsAgent:
         on_crash: OnCrash = "resume",
         on_divergence: OnDivergence = "end",
         journal: bool = True,
+        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
         base_url: str | None = None,
         api_key: str | None = None,
         api: Literal["chat", "responses"] = "chat",
@@ -79,6 +84,7 @@ class ChatCompletionsAgent:
         self.on_crash: OnCrash = on_crash
         self.on_divergence: OnDivergence = on_divergence
         self.journal = journal
+        self.takes_attachments = takes_attachments
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
         for item in tools:
@@ -91,13 +97,23 @@ class ChatCompletionsAgent:
             self.tools[tool.name] = tool
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        messages = [*turn.history, Message("user", turn.message)]
+        messages = [*turn.history, user_message(turn)]
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
-        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs())
+        offered = client_tools(turn.options)
+        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs(), offered)
         async with aclosing(run) as events:
             async for event in events:
                 yield event
+
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
+        return self.journal
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(self.tools)
 
     @property
     def takes_model(self) -> bool:
@@ -172,10 +188,11 @@ class ChatCompletionsAgent:
         progress: Sequence[Message] = (),
         model: Model | None = None,
         inputs: TurnInputs | None = None,
+        offered: Sequence[ClientTool] = (),
     ) -> AsyncGenerator[Event | str]:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
-        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps, inputs)
+        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps, inputs, offered)
         async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event
@@ -223,7 +240,9 @@ class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
     `messages` is the conversation; the run appends its own messages to it, and before each model call those that have
-    come in `inputs` meanwhile.
+    come in `inputs` meanwhile. The model is offered the client's tools beside its own; the client runs those.
+
+    Raises AgentError if two tools have the same name.
     """
 
     def __init__(
@@ -234,13 +253,18 @@ class ToolLoop:
         messages: list[Message],
         max_steps: int,
         inputs: TurnInputs | None = None,
+        client_tools: Sequence[ClientTool] = (),
     ) -> None:
+        check_names(tools, client_tools)
         self.messages = messages
         self._initial_count = len(messages)
         self._model = model
         self._instructions = instructions
         self._tools = tools
-        self._specs = [ToolSpec(tool.name, tool.description, tool.parameters) for tool in tools.values()]
+        self._client_tools = {tool.name for tool in client_tools}
+        self._specs = [
+            ToolSpec(tool.name, tool.description, tool.parameters) for tool in (*tools.values(), *client_tools)
+        ]
         self._max_steps = max_steps
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._text = ""
@@ -331,7 +355,10 @@ class ToolLoop:
                 yield event
         if pending:
             checkpoint = _LoopCheckpoint(self.messages[self._initial_count :], self._step, self._has_text)
-            requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in pending]
+            requests = [
+                ApprovalRequestEvent(call.call_id, call.tool, call.args or {}, editable=self._tools[call.tool].editable)
+                for call in pending
+            ]
             raise WaitForApproval(requests, _encode_checkpoint(checkpoint))
 
     async def _next_reply(self) -> AsyncGenerator[Event | str]:
@@ -361,7 +388,7 @@ class ToolLoop:
     async def _call_model(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, and keep its text and tool requests in `_text`, `_calls` and `_requests`."""
         self._text, self._calls, self._usage = "", [], None
-        parser = TextToolCalls(self._tools)
+        parser = TextToolCalls([*self._tools, *self._client_tools])
         async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
                 if isinstance(piece, ToolCallRequest):
@@ -422,17 +449,22 @@ class ToolLoop:
         if call.denial is not None:
             return ToolOutcome(False, call.denial, call.denial, 0.0)
         tool = self._tools.get(call.tool)
+        if call.tool in self._client_tools and call.args is not None:
+            # No room is needed: the client does the work.
+            return await self._run_once(call, lambda: run_client_tool(call.call_id, call.tool, call.args or {}))
         if tool is None:
-            available = ", ".join(self._tools) or "none"
+            available = ", ".join([*self._tools, *self._client_tools]) or "none"
             error = f"Error: there is no tool {call.tool[:80]!r}; available tools: {available}"
+            if call.tool in self._client_tools:
+                error = f"Error: the arguments of {call.tool} are wrong: they are not a JSON object"
             return ToolOutcome(False, error, error, 0.0)
         async with room:
-            return await self._run_once(tool, call)
+            return await self._run_once(call, lambda: run_tool(tool, call.args, call_id=call.call_id))
 
-    async def _run_once(self, tool: Tool, call: _LoopCall) -> ToolOutcome:
+    async def _run_once(self, call: _LoopCall, run: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
         """Run a tool, or take its outcome from the journal if it had finished before a crash."""
         if self._journal is None:
-            return await run_tool(tool, call.args, call_id=call.call_id)
+            return await run()
         try:
             step = await self._journal.begin_tool(self._place, call.call_id, call.tool, call.args)
         except ToolDeniedError as denied:
@@ -440,7 +472,7 @@ class ToolLoop:
         with step:
             if not step.is_live:
                 return msgspec.convert(step.result, ToolOutcome)
-            outcome = await run_tool(tool, call.args, call_id=call.call_id)
+            outcome = await run()
             step.finish(msgspec.to_builtins(outcome))
         return outcome
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from turnwire.cli import (
+    acp,
     chat,
     dev,
     doctor,
@@ -21,7 +22,7 @@ from turnwire.cli import (
     turns,
     verify,
 )
-from turnwire.cli.help import HelpfulCommand, HelpfulGroup
+from turnwire.cli.options import HelpfulCommand, HelpfulGroup
 
 app = typer.Typer(
     name="turnwire",
@@ -66,6 +67,7 @@ _add("dev", dev.dev, _RUN, "--agent my_module:agent", "--agent my_module:agent -
 _add("worker", serve.worker, _RUN, "--database-url postgresql://localhost/turnwire --agent my_module:agent")
 _add("chat", chat.chat, _TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
 _add("ask", chat.ask, _TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
+_add("acp", acp.acp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 _add("mcp", mcp.mcp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 _add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
 _add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')

@@ -90,6 +90,16 @@ def ask(
     session: SessionId = None,
     plain: Plain = False,
     json: Annotated[bool, typer.Option("--json", help="Print the log's events, one per line.")] = False,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file",
+            metavar="<path>",
+            help="A file to send with the question; may be repeated.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
 ) -> None:
     """Ask one question. The answer goes to the standard output, everything else to the standard error.
 
@@ -97,10 +107,10 @@ def ask(
     """
     if question == "-":
         question = sys.stdin.read()
-    if not question.strip():
+    if not question.strip() and not file:
         fail("the question is empty", USAGE)
     options = _host_options(data, url, key, agent, docs, embedded)
-    raise typer.Exit(_run(_ask(options, question, session, plain=plain, json=json)))
+    raise typer.Exit(_run(_ask(options, question, session, file or [], plain=plain, json=json)))
 
 
 def _host_options(
@@ -196,7 +206,9 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
     return COMPLETED
 
 
-async def _ask(options: "HostOptions", question: str, session_id: str | None, *, plain: bool, json: bool) -> int:
+async def _ask(
+    options: "HostOptions", question: str, session_id: str | None, files: list[Path], *, plain: bool, json: bool
+) -> int:
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -206,6 +218,7 @@ async def _ask(options: "HostOptions", question: str, session_id: str | None, *,
     from turnwire.channels.console.screen import Screen, terminal_console
     from turnwire.channels.console.view import JsonView, LiveView, PlainView
     from turnwire.cli.hosts import open_host
+    from turnwire.client import attachment
 
     console = terminal_console()
     is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
@@ -215,7 +228,9 @@ async def _ask(options: "HostOptions", question: str, session_id: str | None, *,
     keyboard = Keyboard(collects=False) if sys.stdin.isatty() and sys.stderr.isatty() else None
     async with open_host(options, screen) as host:
         conversation = Conversation(host, view, keyboard)
-        turn = host.converse(question, await _session_id(host, session_id), options.agent_name)
+        session = await _session_id(host, session_id)
+        attachments = [attachment(path) for path in files]
+        turn = host.converse(question, session, options.agent_name, attachments=attachments)
         if not json:
             turn = _announced(turn, view, f"answered by {await _describe(host)}")
         with keyboard.listening() if keyboard else nullcontext():

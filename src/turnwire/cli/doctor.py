@@ -7,21 +7,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import typer
 
-from turnwire.cli.options import Data
+from turnwire.cli.options import Data, Database, load_settings, open_database
 
 Verdict = tuple[Literal["ok", "note", "bad"], str]
 _MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "bad": ("✗", "red")}
 _MIN_FREE_BYTES = 64 * 1024 * 1024
 
 
-def doctor(data: Data) -> None:
-    """Check Python, SQLite, the data folder, the disk and the running server."""
+def doctor(data: Data, database_url: Database = None) -> None:
+    """Check Python, SQLite, the data folder, the disk and the running server; with PostgreSQL, the database."""
+    stored: list[tuple[str, Callable[[], Verdict]]] = [
+        ("database", lambda: _database(data)),
+        ("documents", lambda: _documents(data)),
+    ]
+    running: list[tuple[str, Callable[[], Verdict]]] = [("server", lambda: _server(data))]
+    if database_url is not None:
+        stored = [
+            ("database", lambda: _postgres(database_url)),
+            ("documents", lambda: _shared_documents(database_url)),
+        ]
+        running = [("servers", lambda: _workers(database_url)), ("extensions", lambda: _extensions(database_url))]
     checks: list[tuple[str, Callable[[], Verdict]]] = [
         ("Python", _python),
         ("fast server", _speedups),
@@ -31,10 +43,9 @@ def doctor(data: Data) -> None:
         ("data folder", lambda: _folder(data)),
         ("free disk", lambda: _disk(data)),
         ("commit time", lambda: _commit_time(data)),
-        ("database", lambda: _database(data)),
-        ("documents", lambda: _documents(data)),
+        *stored,
         ("model", _model),
-        ("server", lambda: _server(data)),
+        *running,
     ]
     bad = 0
     for name, check in checks:
@@ -164,6 +175,59 @@ def _documents(data: Path) -> Verdict:
     finally:
         library.close()
     return "ok", f"{documents:,} in {passages:,} passages"
+
+
+# PostgreSQL
+
+
+def _postgres(url: str) -> Verdict:
+    from turnwire.core.errors import StoreError
+
+    try:
+        with closing(open_database(url)) as archive:
+            began = time.perf_counter()
+            archive.list_turns(1)
+            ms = (time.perf_counter() - began) * 1000
+            return "ok", f"{archive.location} answers in {ms:.1f} ms"
+    except StoreError as error:
+        return "bad", str(error)
+
+
+def _shared_documents(url: str) -> Verdict:
+    from turnwire.assembly import build_library, open_shared
+    from turnwire.core.errors import StoreError
+
+    try:
+        database = open_shared(url, load_settings(database_url=url))
+        database.open(migrate=False)
+        with closing(database):
+            documents, passages = build_library(Path(), database).count()
+    except StoreError as error:
+        return "bad", str(error)
+    return "ok", f"{documents:,} in {passages:,} passages"
+
+
+def _workers(url: str) -> Verdict:
+    from turnwire.core.errors import StoreError
+
+    try:
+        with closing(open_database(url)) as archive:
+            workers = archive.list_workers()
+    except StoreError as error:
+        return "bad", str(error)
+    running = sum(worker.running for worker in workers)
+    return "ok", f"{len(workers)} process(es), {running} running turn(s)" if workers else "none is using the database"
+
+
+def _extensions(url: str) -> Verdict:
+    from turnwire.core.errors import StoreError
+
+    try:
+        with closing(open_database(url)) as archive:
+            held = archive.list_extensions()
+    except StoreError as error:
+        return "bad", str(error)
+    return "ok", ", ".join(f"{name} at {holder.rpartition(':')[0]}" for name, holder in held) or "none runs"
 
 
 def _model() -> Verdict:

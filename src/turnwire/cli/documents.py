@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwire.cli.options import Data, fail, load_settings, progress_bar
+from turnwire.cli.options import Data, Database, fail, load_settings, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from turnwire.retrieval.index.library import Library
+    from turnwire.retrieval.index.contract import DocumentLibrary
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
     from turnwire.testing.client import AgentClient
+    from turnwire.testing.comparisons import ComparisonRun
     from turnwire.testing.evaluation import TurnFigures
-
-_MODES = ("synthesis", "direct")
 
 
 def index(
@@ -30,19 +29,20 @@ def index(
         list[Path] | None,
         typer.Option(metavar="<path>", help="Remove a file or folder from the library; may be repeated."),
     ] = None,
+    database_url: Database = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index changed documents.")] = False,
     embed: Annotated[bool, typer.Option(help="Compute vectors too, if semantic search is installed.")] = True,
 ) -> None:
     """Index documents (Markdown, text, HTML, PDF, Word) to answer from. Unchanged documents are skipped."""
-    from turnwire.assembly import LIBRARY_FILE
+    from turnwire.assembly import build_library, open_shared
     from turnwire.core.errors import TurnwireError
-    from turnwire.retrieval.index.library import Library
 
     for path in paths or []:
         if not path.exists():
             fail(f"{path} does not exist")
-    settings = load_settings(data=data)
-    library = Library(data / LIBRARY_FILE)
+    settings = load_settings(data=data, database_url=database_url)
+    database = None if database_url is None else open_shared(database_url, settings)
+    library = build_library(data, database)
     try:
         library.open()
         for path in forget or []:
@@ -54,35 +54,41 @@ def index(
                 _sync(library, root, settings.max_document_bytes)
             asyncio.run(_continue(library, settings, roots, watch=watch, embed=embed))
         documents, passages = library.count()
-        typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.path}")
+        typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.location}")
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
         typer.echo("Stopped. The documents read so far are kept; run the command again for the rest.")
     finally:
         library.close()
+        if database is not None:
+            database.close()
 
 
-def _forget(library: "Library", path: Path) -> None:
+def _forget(library: "DocumentLibrary", path: Path) -> None:
     count = library.forget_root(str(path.resolve()))
     typer.echo(f"{path}: {count:,} documents removed" if count else f"{path}: not in the library")
 
 
-def _roots(library: "Library", paths: list[Path]) -> list[Path]:
-    roots = [path.resolve() for path in paths] or [Path(path) for path, own in library.roots().items() if not own]
+def _roots(library: "DocumentLibrary", paths: list[Path]) -> list[Path]:
+    known = [Path(path) for path, own in library.roots().items() if not own]
+    # A folder of a shared library may be on another machine.
+    roots = [path.resolve() for path in paths] or [path for path in known if not library.is_shared or path.exists()]
     if not roots:
         fail("nothing was indexed before; name files or folders: turnwire index PATH…")
     return roots
 
 
-async def _continue(library: "Library", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool) -> None:
+async def _continue(
+    library: "DocumentLibrary", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool
+) -> None:
     if embed:
         await _embed(library, settings)
     if watch:
         await _watch(library, roots, settings, embed=embed)
 
 
-def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool = False) -> None:
+def _sync(library: "DocumentLibrary", root: Path, max_bytes: int, *, is_watching: bool = False) -> None:
     from turnwire.retrieval.indexer import sync_root
 
     with progress_bar(f"Reading {root}") as show:
@@ -101,7 +107,7 @@ def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool =
     )
 
 
-async def _embed(library: "Library", settings: "Settings") -> None:
+async def _embed(library: "DocumentLibrary", settings: "Settings") -> None:
     from turnwire.assembly import build_embedder
     from turnwire.retrieval.index.searcher import VectorIndex
 
@@ -116,7 +122,7 @@ async def _embed(library: "Library", settings: "Settings") -> None:
         await vectors.close()
 
 
-async def _watch(library: "Library", roots: list[Path], settings: "Settings", *, embed: bool) -> None:
+async def _watch(library: "DocumentLibrary", roots: list[Path], settings: "Settings", *, embed: bool) -> None:
     from turnwire.retrieval.indexer import changed_roots
 
     typer.echo("Watching for changes. Stop: Ctrl+C")
@@ -131,36 +137,85 @@ async def _watch(library: "Library", roots: list[Path], settings: "Settings", *,
 
 
 def compare(
-    questions: Annotated[list[str], typer.Argument(help="The questions to ask.")],
     data: Data,
+    questions: Annotated[
+        list[str] | None, typer.Argument(help="The questions to ask; without any, earlier results are shown.")
+    ] = None,
     review: Annotated[bool, typer.Option(help="Review the evidence.")] = True,
+    keep: Annotated[bool, typer.Option(help="Keep the results, to follow them over time.")] = True,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="<file>", help="Write all kept results as a page with charts and a table."),
+    ] = None,
 ) -> None:
-    """Answer questions from the documents in both modes; show time, citations and text side by side."""
+    """Answer questions from the documents in both modes; show time, citations and text side by side, and over time."""
     from turnwire.core.errors import TurnwireError
+    from turnwire.testing.comparisons import COMPARISONS_FILE, read_runs, render_page
 
     settings = load_settings(data=data)
-    if settings.model is None:
-        typer.secho("No model is configured (TURNWIRE_MODEL): both answers are quotations.", fg="yellow", err=True)
+    kept = settings.data / COMPARISONS_FILE
     try:
-        asyncio.run(_compare(questions, settings, review))
-    except TurnwireError as error:
+        if questions:
+            if settings.model is None:
+                text = "No model is configured (TURNWIRE_MODEL): both answers are quotations."
+                typer.secho(text, fg="yellow", err=True)
+            asyncio.run(_compare(questions, settings, review, kept if keep else None))
+        runs = read_runs(kept)
+        if page is not None:
+            page.write_text(render_page(runs), "utf-8")
+            typer.echo(f"{page} has {len(runs)} runs.", err=True)
+        elif not questions:
+            _show_runs(runs)
+    except (TurnwireError, OSError) as error:
         fail(str(error))
 
 
-async def _compare(questions: list[str], settings: "Settings", review: bool) -> None:
+async def _compare(questions: list[str], settings: "Settings", review: bool, kept: Path | None) -> None:
+    from turnwire import __version__
+    from turnwire.core.codec import now_ms
     from turnwire.server.auth import LOCAL_PRINCIPAL
+    from turnwire.testing.comparisons import MODES, KeptComparison, keep
     from turnwire.testing.evaluation import figures_of
 
+    at = now_ms()
     async with open_documents(settings) as client:
         for question in questions:
             figures: dict[str, TurnFigures] = {}
-            for mode in _MODES:
+            for mode in MODES:
                 typer.echo(f"Asking ({mode}): {question}", err=True)
                 turn = await client.send(
                     question, options={"answer": mode, "review": review}, principal=LOCAL_PRINCIPAL
                 )
                 figures[mode] = figures_of(turn.log, settings.model_prices)
             _show(question, figures)
+            if kept is not None:
+                keep(
+                    kept,
+                    KeptComparison(
+                        at=at,
+                        turnwire=__version__,
+                        model=settings.model,
+                        question=question,
+                        review=review,
+                        figures=figures,
+                    ),
+                )
+
+
+def _show_runs(runs: "list[ComparisonRun]") -> None:
+    from turnwire.testing.comparisons import MODES, SERIES
+
+    if not runs:
+        typer.echo("Nothing was compared yet. Ask with: turnwire compare QUESTION…", err=True)
+        return
+    columns = ("run", "model", "questions", "mode", *(title for title, _ in SERIES.values()))
+    rows = [
+        [run.time, run.model or "none", str(len(run.comparisons)), mode]
+        + [show(run.mean(mode, figure)) for figure, (_, show) in SERIES.items()]
+        for run in runs
+        for mode in MODES
+    ]
+    print_table(columns, [[*row] for row in rows], "model")
 
 
 @asynccontextmanager

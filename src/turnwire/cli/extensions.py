@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwire.cli.help import HelpfulCommand, HelpfulGroup
-from turnwire.cli.options import fail
+from turnwire.cli.options import HelpfulCommand, HelpfulGroup, fail
 
 if TYPE_CHECKING:
     from turnwire.extensions.host import ExtensionHost
@@ -61,7 +60,6 @@ def new(
 ) -> None:
     """Create a small working channel with its manifest and test, in a folder of its name."""
     from turnwire.extensions.manifest import ID
-    from turnwire.extensions.skeleton import write_skeleton
 
     if not ID.fullmatch(name):
         fail(f"{name!r} is not a valid id: use lower-case letters, digits and _, beginning with a letter")
@@ -116,3 +114,130 @@ def _details(extension: "ExtensionHost") -> Iterable[str]:
     if extension.provides:
         yield f"provides {', '.join(sorted(extension.provides))}"
     yield from extension.notes
+
+
+# The skeleton of a new extension: a channel that streams answers to a file, with its test.
+
+_MANIFEST = """\
+id: {id}
+name: {title}
+version: "0.1.0"
+api: "1"
+entrypoint: main:{cls}
+description: Writes answers to a file while they are made.
+provides: [channel, streaming_channel]
+# Names of environment variables, never their values:
+# secrets: [{{env: {upper}_TOKEN, required: true, description: Where to get it.}}]
+config:
+  streaming_enabled: true
+  file_name: answers.txt
+"""
+
+_MAIN = '''\
+"""A channel that writes answers to a file. Replace the file by your own transport."""
+
+import asyncio
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from turnwire.extensions.contract import ExtensionContext, Health
+
+
+class {cls}:
+    class ConfigModel(BaseModel):
+        """Validated when the extension is loaded; TURNWIRE_EXTENSION_{upper}_<KEY> sets a value."""
+
+        model_config = ConfigDict(extra="forbid")
+
+        streaming_enabled: bool = True
+        file_name: str = "answers.txt"
+
+    async def initialize(self, context: ExtensionContext) -> None:
+        self._context = context
+        self._file: Path = context.data_folder / context.get_config("file_name")
+
+    async def start(self) -> None:
+        self._context.logger.info("answers go to %s", self._file)
+
+    async def stop(self) -> None:
+        pass
+
+    async def destroy(self) -> None:
+        pass
+
+    async def health_check(self) -> Health:
+        return Health("running")
+
+    async def receive(self, text: str, user_id: str) -> str:
+        """Call this when a person sends a message. The answer comes back through the methods below."""
+        return await self._context.handle_user_message(text, user_id)
+
+    # ChannelProvider: whole answers.
+
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        await self._write(f"{{user_id}}: {{message}}\\n")
+
+    async def send_message(self, message: str) -> None:
+        await self._write(f"{{message}}\\n")
+
+    # StreamingChannelProvider: answers while they are made. Without these four methods, whole answers come instead.
+
+    async def on_stream_start(self, user_id: str) -> None:
+        await self._write(f"{{user_id}}: ")
+
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
+        await self._write(chunk)
+
+    async def on_stream_status(self, user_id: str, status: str) -> None:
+        self._context.logger.info("%s: %s", user_id, status)
+
+    async def on_stream_end(self, user_id: str, full_text: str) -> None:
+        await self._write("\\n")
+
+    async def _write(self, text: str) -> None:
+        await asyncio.to_thread(self._append, text)
+
+    def _append(self, text: str) -> None:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(text)
+'''
+
+_TEST = '''\
+"""Run the extension in a real Turnwire, with an agent that needs no model."""
+
+import asyncio
+from pathlib import Path
+
+from turnwire import Turn, Turnwire
+
+
+async def echo(turn: Turn):
+    yield "You said: "
+    yield turn.message
+
+
+def test_answer_is_written_to_the_file(tmp_path: Path) -> None:
+    async def talk() -> str:
+        turnwire = Turnwire(echo, data=tmp_path, extensions=[Path(__file__).parent])
+        async with turnwire.lifespan():
+            assert turnwire.kernel is not None
+            hosted = turnwire.kernel.extensions["{id}"]
+            assert hosted.state == "running", hosted.message
+            return await hosted.extension.receive("hello", "ann")
+
+    assert asyncio.run(talk()) == "You said: hello"
+    written = (tmp_path / "extensions" / "{id}" / "answers.txt").read_text(encoding="utf-8")
+    assert written == "ann: You said: hello\\n"
+'''
+
+
+def write_skeleton(id: str, folder: Path) -> list[Path]:
+    """Write the skeleton into a new folder and return its files."""
+    title = id.replace("_", " ").capitalize()
+    names = {"id": id, "title": title, "cls": "".join(map(str.capitalize, id.split("_"))), "upper": id.upper()}
+    files = {"manifest.yaml": _MANIFEST, "main.py": _MAIN, f"test_{id}.py": _TEST}
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text.format(**names), encoding="utf-8")
+    return [folder / name for name in files]

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from rich.text import Text
@@ -124,9 +125,15 @@ class EmbeddedHost:
         return channel
 
     async def converse(
-        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+        self,
+        message: str,
+        session_id: str | None,
+        agent: str | None,
+        on_busy: OnBusy = "enqueue",
+        attachments: list[dict[str, Any]] | None = None,
     ) -> AsyncGenerator[TurnUpdate]:
-        fields = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
+        fields: dict[str, Any] = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
+        fields["attachments"] = attachments or []
         try:
             body = MessageBody.model_validate(fields)
         except ValueError as error:
@@ -145,6 +152,14 @@ class EmbeddedHost:
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
         with _host_errors():
             await self._turnwire.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, reason=reason)
+
+    async def reply(
+        self, turn_id: str, question_id: str, value: Any, *, declined: bool = False, reason: str | None = None
+    ) -> None:
+        with _host_errors():
+            await self._turnwire.runner.reply(
+                turn_id, question_id, value, declined=declined, reason=reason, by=LOCAL_PRINCIPAL
+            )
 
     async def sessions(self, limit: int) -> list[PastSession]:
         sessions = await self._turnwire.store.list_sessions(LOCAL_PRINCIPAL, limit=limit)

@@ -12,8 +12,16 @@ from urllib.parse import quote
 import typer
 
 from turnwire.cli.client import announced_server, request
-from turnwire.cli.help import HelpfulCommand, HelpfulGroup
-from turnwire.cli.options import Data, complete_id, fail, load_settings, print_table, terminal_width
+from turnwire.cli.options import (
+    Data,
+    HelpfulCommand,
+    HelpfulGroup,
+    complete_id,
+    fail,
+    load_settings,
+    print_table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from turnwire.server.auth import KeyRing

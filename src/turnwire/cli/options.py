@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from turnwire.settings import Settings
+    from turnwire.stores.postgres.transfer import PostgresArchive
     from turnwire.stores.sqlite import SqliteArchive
+
+    Archive = SqliteArchive | PostgresArchive
 
 ID_LENGTH = 36
 """The length of a whole id of a turn or session."""
@@ -44,6 +48,15 @@ Data = Annotated[
     Path,
     typer.Option(
         "--data", help="The data folder, with the logs.", default_factory=default_data, show_default=DATA_DEFAULT
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        help="The PostgreSQL database of the servers, instead of a data folder.",
+        envvar="TURNWIRE_DATABASE_URL",
+        show_envvar=True,
     ),
 ]
 Url = Annotated[
@@ -126,6 +139,16 @@ def open_archive(data: Path) -> "SqliteArchive":
         fail(str(error))
 
 
+def open_database(url: str) -> "PostgresArchive":
+    """Open the logs of a database for reading, also while servers use it. Raise StoreUnusableError."""
+    from turnwire.assembly import open_shared
+
+    shared = open_shared(url, load_settings(database_url=url))
+    from turnwire.stores.postgres.transfer import PostgresArchive
+
+    return PostgresArchive(shared)
+
+
 def load_settings(config: Path | None = None, **options: Any) -> "Settings":
     """Read the settings; options that are not None override them."""
     from turnwire.settings import read_settings
@@ -138,7 +161,7 @@ def load_settings(config: Path | None = None, **options: Any) -> "Settings":
 
 def load_agents(references: Iterable[str]) -> dict[str, Any]:
     """Import agents given as `module:name` or `name=module:name`. Raise ValueError."""
-    from turnwire.assembly import load_agent
+    from turnwire.agents.loader import load_agent
 
     agents: dict[str, Any] = {}
     for reference in references:
@@ -148,3 +171,24 @@ def load_agents(references: Iterable[str]) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"--agent: {error}") from error
     return agents
+
+
+def _without_flag_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+class HelpfulCommand(TyperCommand):
+    """Command whose `--help` shows no type for a flag, which takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """The same for a group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_flag_types(super().get_params(ctx))

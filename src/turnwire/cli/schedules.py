@@ -9,8 +9,7 @@ from urllib.parse import quote
 import typer
 
 from turnwire.cli.client import find_server, request
-from turnwire.cli.help import HelpfulCommand, HelpfulGroup
-from turnwire.cli.options import Data, Key, Url, complete_id, fail, print_table
+from turnwire.cli.options import Data, HelpfulCommand, HelpfulGroup, Key, Url, complete_id, fail, print_table
 
 app = typer.Typer(help="Send messages at set times.", no_args_is_help=True, cls=HelpfulGroup)
 

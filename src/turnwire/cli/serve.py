@@ -128,10 +128,8 @@ def serve(
         typer.echo(f"Starting Turnwire with the logs in {home} …")
         if workers > 1:
             sys.exit(_supervise(settings, workers))
-    # Only the first of several processes runs extensions: two would answer everything twice.
-    folders = extensions or [] if channel is None or channel.orders.number == 1 else None
     token = channel.orders.control_token if channel is not None else None
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token, demo=demo)
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or [], token, demo=demo)
     if channel is None:
         serve_alone(turnwire)
     else:
@@ -163,7 +161,7 @@ def worker(
     typer.echo("Starting a Turnwire worker for the logs in PostgreSQL …")
     # No load balancer sends requests here.
     settings.drain_delay = 0
-    # Without --extensions it runs none: two processes would answer everything twice.
+    # Without --extensions it runs none: it may be on a machine without their secrets.
     turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None, demo=demo)
     asyncio.run(_work(turnwire))
 
@@ -415,6 +413,8 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
 def _sources(indexer: "DocumentIndexer", model: str | None) -> str:
     roots = [str(root.path) for root in indexer.roots if not root.is_own]
     manner = f"written by {model}" if model else "quoted word for word (no model; add one with --model)"
+    if not indexer.roots:
+        return f"the documents in {indexer.library.location}, {manner}"
     if not roots:
         return f"Turnwire's own documentation, {manner}; use yours with --docs PATH"
     return f"{', '.join(roots)}, {manner}"

@@ -261,7 +261,7 @@ class Supervisor:
             logger.warning("SIGHUP is ignored: the workers are being started already")
 
     async def _replace_all(self) -> None:
-        for slot in self._slots[1:]:
+        for slot in self._slots:
             async with slot.changing:
                 child = await self._start(slot.number)
                 if await child.ready() is None:
@@ -270,11 +270,6 @@ class Supervisor:
                     return
                 old, slot.child = slot.child, child
                 await self._retire(old)
-        # The first runs the extensions. Two at once would answer everything twice, so the old one ends first.
-        first = self._slots[0]
-        async with first.changing:
-            await self._retire(first.child)
-            first.child = await self._restart(first.number)
         logger.warning("all workers were replaced")
 
     async def _retire(self, child: Child) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnwire.cli.client import find_server, request
-from turnwire.cli.options import Data, Key, Url, fail, open_archive
+from turnwire.cli.options import Data, Database, Key, Url, fail, open_archive, open_database
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from turnwire.client import ServerAddress
+    from turnwire.core.turns import TurnRecord
+    from turnwire.stores.postgres.transfer import PostgresArchive
 
 _COLOURS = {"running": "green", "waiting": "magenta", "queued": "yellow"}
 _MAX_TURNS = 1_000
@@ -29,6 +31,7 @@ Snapshot = dict[str, Any]
 
 def top(
     data: Data,
+    database_url: Database = None,
     url: Url = None,
     key: Key = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 1.0,
@@ -37,30 +40,41 @@ def top(
     """Watch the workers and the unfinished turns. Ctrl+C ends it."""
     from turnwire.channels.console.host import HostError
 
-    server = find_server(data, url, key)
+    if database_url is not None and url is None:
+        database: PostgresArchive | None = _open_database(database_url)
+        server = None
+    else:
+        database, server = None, find_server(data, url, key)
+
+    def snapshot() -> Snapshot:
+        return _snapshot(server, data) if database is None else _read_database(database)
+
     try:
         if once or not sys.stdout.isatty():
-            _print(_snapshot(server, data))
+            _print(snapshot())
         else:
-            _watch(server, data, interval)
+            _watch(snapshot, interval)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
     except HostError as error:
         fail(str(error))
+    finally:
+        if database is not None:
+            database.close()
 
 
-def _watch(server: "ServerAddress | None", data: Path, interval: float) -> None:
+def _watch(read: Callable[[], Snapshot], interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console, rates = Console(highlight=False), EventRates()
-    snapshot = _snapshot(server, data)
+    snapshot = read()
     # An error leaves this block before it is printed, because the alternate screen would take the message with it.
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(_screen(snapshot, rates, console.width, console.height), refresh=True)
             time.sleep(interval)
-            snapshot = _snapshot(server, data)
+            snapshot = read()
 
 
 class EventRates:
@@ -86,11 +100,41 @@ def _snapshot(server: "ServerAddress | None", data: Path) -> Snapshot:
     """
     if server is not None:
         return {"source": server.url, **request(server, "GET", "/v1/workers")}
+    with closing(open_archive(data)) as archive:
+        turns = _turns(archive.list_unfinished(_MAX_TURNS))
+    return {"source": f"{data} (no server is using it)", "workers": [], "turns": turns}
+
+
+def _open_database(url: str) -> "PostgresArchive":
+    from turnwire.core.errors import StoreUnusableError
+
+    try:
+        return open_database(url)
+    except StoreUnusableError as error:
+        fail(str(error))
+
+
+def _read_database(database: "PostgresArchive") -> Snapshot:
     from turnwire.core.codec import time_text
 
-    with closing(open_archive(data)) as archive:
-        records = archive.list_unfinished(_MAX_TURNS)
-    turns = [
+    workers = [
+        {
+            "id": worker.id,
+            "address": worker.name,
+            "draining": worker.draining,
+            "running_turns": worker.running,
+            "since": time_text(worker.started_at),
+            "readers": None,
+        }
+        for worker in database.list_workers()
+    ]
+    return {"source": database.location, "workers": workers, "turns": _turns(database.list_unfinished(_MAX_TURNS))}
+
+
+def _turns(records: "Sequence[TurnRecord]") -> list[Snapshot]:
+    from turnwire.core.codec import time_text
+
+    return [
         {
             "turn_id": record.id,
             "session_id": record.session_id,
@@ -104,7 +148,6 @@ def _snapshot(server: "ServerAddress | None", data: Path) -> Snapshot:
         }
         for record in records
     ]
-    return {"source": f"{data} (no server is using it)", "workers": [], "turns": turns}
 
 
 def _print(snapshot: Snapshot) -> None:

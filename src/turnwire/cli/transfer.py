@@ -3,12 +3,17 @@
 import asyncio
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnwire.cli.options import Data, fail, load_settings, progress_bar
+
+LIBRARY_FILE = "documents.db"
+"""As in `assembly`, whose import is slow."""
 
 if TYPE_CHECKING:
     from turnwire.stores.transfer import Moved
@@ -67,18 +72,46 @@ def move(
         str, typer.Option(envvar="TURNWIRE_DATABASE_URL", show_envvar=True, help="The PostgreSQL database to copy to.")
     ],
 ) -> None:
-    """Copy all sessions, turns, logs and keys of a data folder to PostgreSQL. Run it again to resume."""
+    """Copy everything in a data folder to PostgreSQL: logs, keys, uploads, channels. Run it again to resume."""
     from turnwire.core.errors import TurnwireError
+    from turnwire.stores.sqlite.schema import DATABASE_NAME
 
     try:
-        moved = asyncio.run(_move(data, database_url))
+        # A folder of a server on PostgreSQL has no logs, but may have uploads of an earlier version.
+        has_logs = (data / DATABASE_NAME).exists() or not (data / LIBRARY_FILE).exists()
+        moved = asyncio.run(_move(data, database_url)) if has_logs else None
+        documents, records = _move_beside(data, database_url)
+    except sqlite3.Error as error:
+        fail(f"a file in {data} cannot be read: {error}")
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; nothing is lost, run it again to resume")
-    skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
-    typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
+    if moved is not None:
+        skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
+        typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
+    if documents or records:
+        typer.echo(f"Moved {documents:,} uploaded documents and {records:,} records of channels.")
     typer.echo("The folder is unchanged. From now on, start the server with --database-url.")
+
+
+def _move_beside(data: Path, url: str) -> tuple[int, int]:
+    """Copy what is beside the logs. Return the number of uploaded documents and of records of channels."""
+    from turnwire.assembly import open_shared
+    from turnwire.extensions.tables import copy_tables
+    from turnwire.retrieval.index.library import Library, NewDocument
+    from turnwire.retrieval.index.postgres import PostgresLibrary
+
+    with closing(open_shared(url, load_settings(data=data))) as database:
+        database.open()
+        target, documents = PostgresLibrary(database), 0
+        if (data / LIBRARY_FILE).exists():
+            with closing(Library(data / LIBRARY_FILE)) as library:
+                library.open()
+                for record in library.all_uploads():
+                    target.put([NewDocument.copied(record, library.document_passages(record.id))])
+                    documents += 1
+        return documents, copy_tables(data, database)
 
 
 async def _move(data: Path, url: str) -> "Moved":

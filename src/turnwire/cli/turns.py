@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,18 +16,21 @@ from turnwire.cli.client import connected, find_server
 from turnwire.cli.options import (
     ID_LENGTH,
     Data,
+    Database,
     Key,
     Url,
     complete_id,
     fail,
     load_settings,
     open_archive,
+    open_database,
     print_table,
     terminal_width,
     without_ellipsis,
 )
 
 if TYPE_CHECKING:
+    from turnwire.cli.options import Archive
     from turnwire.client import AsyncClient
     from turnwire.core.codec import LoggedEvent
     from turnwire.core.turns import TurnRecord
@@ -51,10 +54,11 @@ _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "inter
 
 def turns(
     data: Data,
+    database_url: Database = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The number of turns to list.")] = 20,
 ) -> None:
     """List the newest turns, running or ended."""
-    with opened_archive(data) as archive:
+    with _opened_logs(data, database_url) as archive:
         records = archive.list_turns(limit)
     if not sys.stdout.isatty():
         for record in records:
@@ -88,13 +92,14 @@ def _row(record: "TurnRecord", width: int) -> dict[str, str | tuple[str, str]]:
 def tail(
     data: Data,
     turn: TurnId = None,
+    database_url: Database = None,
     after: Annotated[int, typer.Option(min=0, help="Start after this position.")] = 0,
     wire: Annotated[str | None, typer.Option(help="Print the bytes of this wire, e.g. [bold]sse_chat[/].")] = None,
 ) -> None:
     """Show a turn's log and follow it until it ends. In a pipe, each line is one JSON object."""
     show = _printer(wire)
     try:
-        with opened_archive(data) as archive:
+        with _opened_logs(data, database_url) as archive:
             asyncio.run(_follow(archive, find_turn(archive, turn).id, after, show))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -131,6 +136,7 @@ def fork(
 def inspect(
     data: Data,
     turn: TurnId = None,
+    database_url: Database = None,
     url: Url = None,
     key: Key = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page to this file.", dir_okay=False)] = None,
@@ -138,7 +144,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Show a turn's timeline: phases, tools, tokens and pauses. The turn may still be running."""
-    timeline, prices = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn)
+    timeline, prices = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn, database_url)
     cost = _cost(timeline, prices)
     if html is not None or svg is not None:
         from turnwire.reporting import svg_timeline
@@ -157,20 +163,39 @@ def inspect(
 @contextmanager
 def opened_archive(data: Path) -> "Generator[SqliteArchive]":
     """Open the logs of a data folder. End the command with the reason if a turn or its events are gone."""
+    with closing(open_archive(data)) as archive, _explained():
+        yield archive
+
+
+@contextmanager
+def _opened_logs(data: Path, database_url: str | None) -> "Generator[Archive]":
+    """Open the logs of a data folder or, with its URL, of a database."""
+    from turnwire.core.errors import StoreError
+
+    if database_url is None:
+        with opened_archive(data) as archive:
+            yield archive
+        return
+    try:
+        with closing(open_database(database_url)) as database, _explained():
+            yield database
+    except StoreError as error:
+        fail(str(error))
+
+
+@contextmanager
+def _explained() -> "Generator[None]":
     from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 
-    archive = open_archive(data)
     try:
-        yield archive
+        yield
     except TurnNotFoundError as error:
         fail(f"{error}; `turnwire turns` lists them")
     except EventsGoneError as error:
         fail(str(error))
-    finally:
-        archive.close()
 
 
-def find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
+def find_turn(archive: "Archive", turn_id: str | None) -> "TurnRecord":
     """Return the turn whose id begins or ends with `turn_id`, by default the newest. Raise TurnNotFoundError."""
     if turn_id is not None:
         return archive.find_turn(complete_id(turn_id, archive.match_ids(turn_id)))
@@ -183,7 +208,7 @@ def find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
 # The log.
 
 
-async def _follow(archive: "SqliteArchive", turn_id: str, after: int, show: "Callable[[LoggedEvent], None]") -> None:
+async def _follow(archive: "Archive", turn_id: str, after: int, show: "Callable[[LoggedEvent], None]") -> None:
     from turnwire.core.follow import follow
 
     async for events in follow(archive, turn_id, after):
@@ -278,12 +303,12 @@ def _write(path: Path, text: str) -> None:
     typer.echo(f"Wrote {path}.", err=True)
 
 
-def _read_timeline(data: Path, turn_id: str | None) -> "tuple[Timeline, Prices]":
+def _read_timeline(data: Path, turn_id: str | None, database_url: str | None) -> "tuple[Timeline, Prices]":
     from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.core.follow import read_all
     from turnwire.reporting.timeline import timeline_of
 
-    with opened_archive(data) as archive:
+    with _opened_logs(data, database_url) as archive:
 
         async def read_log(turn_id: str) -> list[LoggedEvent]:
             return [logged async for page in read_all(archive, turn_id) for logged in page]

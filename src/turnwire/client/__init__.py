@@ -22,6 +22,7 @@ from turnwire.client.values import (
     TurnSnapshot,
     TurnSummary,
     TurnUpdate,
+    attachment,
 )
 from turnwire.core.contracts import Gap, Reset
 
@@ -47,4 +48,5 @@ __all__ = [
     "TurnSnapshot",
     "TurnSummary",
     "TurnUpdate",
+    "attachment",
 ]

@@ -117,12 +117,39 @@ class AsyncClient:
         approved: bool,
         reason: str | None = None,
         args: dict[str, Any] | None = None,
+        edited_args: dict[str, Any] | None = None,
     ) -> TurnSnapshot:
-        """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments."""
+        """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments.
+
+        With `edited_args`, the tool runs with these arguments instead, if its request is `editable`.
+        """
         body: dict[str, Any] = {"approved": approved}
         body |= ({"reason": reason} if reason else {}) | ({} if args is None else {"args": args})
+        body |= {} if edited_args is None else {"edited_args": edited_args}
         path = f"/v1/turns/{_part(turn_id)}/approvals/{_part(call_id)}"
         return await self._fetch(TurnSnapshot, "POST", path, body)
+
+    async def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        declined: bool = False,
+        reason: str | None = None,
+    ) -> TurnSnapshot:
+        """Answer a question that a turn waits for, or decline to answer it."""
+        body: dict[str, Any] = {"question_id": question_id}
+        body |= {"declined": True} if declined else {"value": value}
+        body |= {"reason": reason} if reason else {}
+        return await self._fetch(TurnSnapshot, "POST", f"/v1/turns/{_part(turn_id)}/replies", body)
+
+    async def send_tool_result(
+        self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False
+    ) -> TurnSnapshot:
+        """Send the result of a tool that this program has run for a turn."""
+        body = {"call_id": call_id, "output": output, "is_error": is_error}
+        return await self._fetch(TurnSnapshot, "POST", f"/v1/turns/{_part(turn_id)}/tool-results", body)
 
     async def fork(
         self,
@@ -328,10 +355,28 @@ class AsyncTurnHandle:
         return await self._client.cancel(self.id)
 
     async def decide(
-        self, call_id: str, *, approved: bool, reason: str | None = None, args: dict[str, Any] | None = None
+        self,
+        call_id: str,
+        *,
+        approved: bool,
+        reason: str | None = None,
+        args: dict[str, Any] | None = None,
+        edited_args: dict[str, Any] | None = None,
     ) -> TurnSnapshot:
-        """Approve or refuse a tool call that the turn waits for; with `args` only if these are its arguments."""
-        return await self._client.decide(self.id, call_id, approved=approved, reason=reason, args=args)
+        """Approve or refuse a tool call that the turn waits for: see `AsyncClient.decide`."""
+        return await self._client.decide(
+            self.id, call_id, approved=approved, reason=reason, args=args, edited_args=edited_args
+        )
+
+    async def reply(
+        self, question_id: str, value: Any = None, *, declined: bool = False, reason: str | None = None
+    ) -> TurnSnapshot:
+        """Answer a question that the turn waits for, or decline to answer it."""
+        return await self._client.reply(self.id, question_id, value, declined=declined, reason=reason)
+
+    async def send_tool_result(self, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
+        """Send the result of a tool that this program has run for the turn."""
+        return await self._client.send_tool_result(self.id, call_id, output, is_error=is_error)
 
     async def steer(self, message: str, **options: Unpack[MessageOptions]) -> "AsyncTurnHandle":
         """Put a message into the running turn, and return the message's own turn.

@@ -136,9 +136,31 @@ class Client:
         approved: bool,
         reason: str | None = None,
         args: dict[str, Any] | None = None,
+        edited_args: dict[str, Any] | None = None,
     ) -> TurnSnapshot:
-        """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments."""
-        return self._thread.run(self._client.decide(turn_id, call_id, approved=approved, reason=reason, args=args))
+        """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments.
+
+        With `edited_args`, the tool runs with these arguments instead, if its request is `editable`.
+        """
+        return self._thread.run(
+            self._client.decide(turn_id, call_id, approved=approved, reason=reason, args=args, edited_args=edited_args)
+        )
+
+    def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        declined: bool = False,
+        reason: str | None = None,
+    ) -> TurnSnapshot:
+        """Answer a question that a turn waits for, or decline to answer it."""
+        return self._thread.run(self._client.reply(turn_id, question_id, value, declined=declined, reason=reason))
+
+    def send_tool_result(self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
+        """Send the result of a tool that this program has run for a turn."""
+        return self._thread.run(self._client.send_tool_result(turn_id, call_id, output, is_error=is_error))
 
     def fork(
         self,
@@ -247,10 +269,28 @@ class TurnHandle:
         return self._thread.run(self._turn.cancel())
 
     def decide(
-        self, call_id: str, *, approved: bool, reason: str | None = None, args: dict[str, Any] | None = None
+        self,
+        call_id: str,
+        *,
+        approved: bool,
+        reason: str | None = None,
+        args: dict[str, Any] | None = None,
+        edited_args: dict[str, Any] | None = None,
     ) -> TurnSnapshot:
-        """Approve or refuse a tool call that the turn waits for; with `args` only if these are its arguments."""
-        return self._thread.run(self._turn.decide(call_id, approved=approved, reason=reason, args=args))
+        """Approve or refuse a tool call that the turn waits for: see `Client.decide`."""
+        return self._thread.run(
+            self._turn.decide(call_id, approved=approved, reason=reason, args=args, edited_args=edited_args)
+        )
+
+    def reply(
+        self, question_id: str, value: Any = None, *, declined: bool = False, reason: str | None = None
+    ) -> TurnSnapshot:
+        """Answer a question that the turn waits for, or decline to answer it."""
+        return self._thread.run(self._turn.reply(question_id, value, declined=declined, reason=reason))
+
+    def send_tool_result(self, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
+        """Send the result of a tool that this program has run for the turn."""
+        return self._thread.run(self._turn.send_tool_result(call_id, output, is_error=is_error))
 
     def steer(self, message: str, **options: Unpack[MessageOptions]) -> "TurnHandle":
         """Put a message into the running turn, and return the message's own turn."""

@@ -1,5 +1,8 @@
 """Values of the client: where a server is, how long to retry, the options of a message, and the answers."""
 
+import base64
+import mimetypes
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from msgspec import Struct
@@ -50,8 +53,23 @@ class MessageOptions(TypedDict, total=False):
     review: bool | None
     answer: Literal["synthesis", "direct"] | None
     attachments: list[dict[str, Any]] | None
+    """Files, as `attachment` makes them."""
+    metadata: dict[str, Any] | None
+    """Data of your application for the agent."""
+    tools: list[dict[str, Any]] | None
+    """Tools that this program runs: `name`, `description` and `parameters`, the JSON schema of the arguments."""
     idempotency_key: str | None
     """The same key again joins the turn that it has started; by default a new key."""
+
+
+def attachment(file: Path | str | bytes, name: str | None = None, media_type: str | None = None) -> dict[str, Any]:
+    """Return a file as an attachment of a message: a path, or the bytes of a file with a name or a media type."""
+    data = file if isinstance(file, bytes) else Path(file).read_bytes()
+    if not isinstance(file, bytes):
+        name = name or Path(file).name
+    kind = media_type or (mimetypes.guess_type(name)[0] if name else None) or "application/octet-stream"
+    fields = {"media_type": kind, "data": base64.b64encode(data).decode("ascii")}
+    return {**fields, "name": name} if name else fields
 
 
 # Streams

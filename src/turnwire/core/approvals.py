@@ -10,13 +10,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.events import ApprovalRequestEvent, QuestionEvent, ReplyEvent
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A person's decision about one call. `args` are those that the person saw; no others may be used.
+    """A person's decision about one call. `args` are those that the person allowed; no others may be used.
 
     `is_repeat` is True if the call ran when its worker was lost, so that it may have taken effect already.
+    `requested_args` are those of the model, if the person has changed them.
     """
 
     call_id: str
@@ -26,6 +27,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     by: str | None = None
     is_repeat: bool = False
+    requested_args: dict[str, Any] | None = None
 
     @property
     def denial(self) -> str:
@@ -37,18 +39,28 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Resumption(Struct, frozen=True):
-    """The decisions about all requests of a suspended agent, and the checkpoint that it left."""
+    """The decisions about all requests of a suspended agent, the replies to its questions, and its checkpoint."""
 
     decisions: tuple[Decision, ...]
     checkpoint: bytes
+    replies: tuple[ReplyEvent, ...] = ()
 
 
 class WaitForApproval(Exception):
-    """Raised by an agent to suspend its turn. The agent gets `checkpoint` back when it continues, in any process."""
+    """Raised by an agent to suspend its turn. The agent gets `checkpoint` back when it continues, in any process.
 
-    def __init__(self, requests: Sequence[ApprovalRequestEvent], checkpoint: bytes = b"") -> None:
+    With `questions`, the turn waits for replies to them too. An agent that keeps a journal can `ask` instead.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[ApprovalRequestEvent],
+        checkpoint: bytes = b"",
+        questions: Sequence[QuestionEvent] = (),
+    ) -> None:
         super().__init__(f"{len(requests)} call(s) need approval")
-        if not requests:
+        if not requests and not questions:
             raise ValueError("there is nothing to approve; pass at least one request")
         self.requests = tuple(requests)
         self.checkpoint = checkpoint
+        self.questions = tuple(questions)

@@ -26,6 +26,7 @@ class Limits(LogLimits, frozen=True, kw_only=True):
     max_worker_turns: int = 1_000
     max_steps_per_turn: int = 100
     max_tokens_per_day: int = 0
+    max_session_file_bytes: int = 256 * 1024 * 1024
     history_turns: int = 50
     history_tokens: int = 32_000
     turn_timeout: float = 600
@@ -101,7 +102,7 @@ class UsageMeter:
         self._principal = record.principal
         self._max_steps = max_steps
         self._steps = 0
-        self._searches: set[str] = set()
+        self._searches: list[str] = []
         self._spending = spending
         self._budget: Budget | None = None
 
@@ -125,7 +126,7 @@ class UsageMeter:
             case ToolCallEvent():
                 self._step()
             case SearchEvent() if event.step_id not in self._searches:
-                self._searches.add(event.step_id)
+                self._searches.append(event.step_id)
                 self._step()
             case _:
                 pass

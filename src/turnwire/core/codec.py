@@ -14,14 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import DoneEvent, Event, EventBase
+from turnwire.core.events import DoneEvent, Event, EventBase, ToolCallEvent
 
-SUSPENSION_EVENTS = ("approval_request", "tool_call")
-"""The event types that stand together where a turn is suspended for a person: the calls and the requests for them."""
+SUSPENSION_EVENTS = ("approval_request", "tool_call", "question")
+"""The event types that stand together where a turn is suspended: calls, requests for decisions, and questions."""
 
 # The type is the first field of every body, so it can be read without decoding the event.
 _TYPE_START = len(b'{"type":"')
 _LAST_BODY = b'{"type":"done"'
+_TOKEN_BODY = b'{"type":"token"'
 
 
 def now_ms() -> int:
@@ -58,6 +59,10 @@ class LoggedEvent(Struct, eq=False, gc=False):
         return self.body[_TYPE_START : self.body.index(b'"', _TYPE_START)].decode("ascii")
 
     @property
+    def is_token(self) -> bool:
+        return self.body.startswith(_TOKEN_BODY)
+
+    @property
     def agent_path(self) -> tuple[str, ...]:
         return self.event.agent_path
 
@@ -74,6 +79,13 @@ class LoggedEvent(Struct, eq=False, gc=False):
 
     def _key(self) -> tuple[int, int, int, bytes]:
         return self.position, self.epoch, self.at, self.body
+
+
+def begins_wait(logged: LoggedEvent) -> bool:
+    """Return True for an event with which a turn begins to wait: for a decision, a reply or a result of the client."""
+    if logged.type == "tool_call":
+        return isinstance(logged.event, ToolCallEvent) and logged.event.runs_on == "client"
+    return logged.type in ("approval_request", "question")
 
 
 def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:

@@ -5,14 +5,15 @@ exception.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct, field
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.errors import StoreError, TurnEndedError
-from turnwire.core.events import Event, Usage
+from turnwire.core.errors import AttachmentsNotTakenError, StoreError, TurnEndedError
+from turnwire.core.events import AttachedFile, Event, Usage
+from turnwire.core.files import Blob, accepts, attached_files
 from turnwire.core.turns import Message, Phase, Session, Turn, TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.runner")
@@ -37,8 +38,12 @@ class Agent(Protocol):
 
     Optional attributes:
 
-    - `takes_attachments = True`: the files of the message are in `turn.options["attachments"]`. Without it, a message
-      with files is refused.
+    - `takes_attachments`: the media types of the files that a message may have, such as `("image/*",
+      "application/pdf")`, or True for all. They are described in `turn.attachments`, and `read_file` reads them.
+      Without it, a message with files is refused.
+    - `takes_client_tools = True`: the tools that the client runs are in `turn.options["client_tools"]`, and the agent
+      offers them to its model. Without it, a message with tools is refused. `tool_names`, a collection, has the names
+      that the client's tools must not have.
     - `takes_model = True`: `turn.options["model"]`, if it is there, names the model to use. Without it, a fork with
       another model is refused.
     - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
@@ -58,7 +63,37 @@ class Agent(Protocol):
 
 
 def takes_attachments(agent: object) -> bool:
-    return getattr(agent, "takes_attachments", False) is True
+    return bool(attachment_types(agent))
+
+
+def attachment_types(agent: object) -> tuple[str, ...]:
+    """Return the media types of the files that an agent takes: `*/*` for all, none if it takes no files."""
+    types: object = getattr(agent, "takes_attachments", False)
+    if types is True:
+        return ("*/*",)
+    return tuple(cast("Sequence[str]", types)) if isinstance(types, list | tuple) else ()
+
+
+def check_attachments(name: str, agent: object, options: Mapping[str, Any]) -> None:
+    """Raise AttachmentsNotTakenError if a turn with these options has files that the agent does not take."""
+    accepted = attachment_types(agent)
+    if options.get("attachments") and not accepted:  # Of a turn that an older version has accepted.
+        raise AttachmentsNotTakenError(name)
+    for file in attached_files(options):
+        if not accepts(accepted, file.media_type):
+            raise AttachmentsNotTakenError(name, file.media_type, accepted)
+        # Models fetch images themselves; nobody fetches other files.
+        if file.url is not None and "*/*" not in accepted and not accepts(("image/*",), file.media_type):
+            raise AttachmentsNotTakenError(name, f"a {file.media_type} file by its URL", accepted)
+
+
+def takes_client_tools(agent: object) -> bool:
+    return getattr(agent, "takes_client_tools", False) is True
+
+
+def tool_names(agent: object) -> frozenset[str]:
+    """Return the names of the agent's own tools, as far as they are known before it runs."""
+    return frozenset(getattr(agent, "tool_names", ()))
 
 
 def takes_model(agent: object) -> bool:
@@ -133,12 +168,15 @@ class NewTurn(Struct, frozen=True, kw_only=True):
 
     With `session`, the turn begins a new session, which is created in the same step. A fork names the turn that it
     copies, and has its own journal, and the checkpoint of its last suspension. If `record` is waiting, so is the turn.
+    `digests` are the files that the turn needs; `blobs` are those of them that the client has sent with it.
     """
 
     record: TurnRecord
     opening: Sequence[LoggedEvent]
     session: Session | None = None
     forked_from: str | None = None
+    blobs: Sequence[Blob] = ()
+    digests: Collection[str] = ()
     entries: Sequence["JournalEntry"] = ()
     checkpoint: bytes | None = None
     idempotency_key: str | None = None
@@ -166,6 +204,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     on_busy: OnBusy = "enqueue"
     max_queued: int = 8
     max_unfinished: int = 64
+    max_file_bytes: int = 256 * 1024 * 1024
     budget: Budget | None = None
 
 
@@ -221,7 +260,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 
 
 CallKind = Literal["model", "tool", "step", "suspension", "input"]
-CallState = Literal["started", "finished", "unrecorded", "shown"]
+CallState = Literal["started", "finished", "unrecorded", "shown", "waiting"]
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -231,7 +270,8 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
     A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON; the result of an
     `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
-    because a restart made the first ones void. An entry of the kind `step` has the result of code that calls models and
+    because a restart made the first ones void. A `waiting` one was stopped because it waits for a person or the client:
+    it runs again when that has answered. An entry of the kind `step` has the result of code that calls models and
     tools, or none; there is no entry for its start, and calls inside it need not be repeated. An entry of the kind
     `suspension` begins a segment; its names are the ids of the calls that a person decides about, and its result is the
     agent's checkpoint as base64. One without names begins the segment of a fork, in which the agent begins with another
@@ -342,7 +382,9 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
-AnnotationKind = Literal["feedback", "share", "push_key", "push_subscription", "schedule", "schedule_run"]
+AnnotationKind = Literal[
+    "feedback", "share", "push_key", "push_subscription", "schedule", "schedule_run", "message_files", "a2a_push"
+]
 
 
 class Annotation(Struct, frozen=True, kw_only=True):
@@ -363,13 +405,22 @@ class Annotation(Struct, frozen=True, kw_only=True):
 # Stores
 
 
+_FULL_PAGE_BYTES = 256 * 1024  # Less than the bound of every store.
+
+
+def is_short(page: Sequence[LoggedEvent], limit: int) -> bool:
+    """Return True if a page of a log ends where the log ended when it was read."""
+    return len(page) < limit and sum([len(logged.body) for logged in page]) < _FULL_PAGE_BYTES
+
+
 class LogReader(Protocol):
     """The read side of logs. Every event that it returns is committed."""
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         """Return at most `limit` committed events after a position, or none if there are none yet.
 
-        A page has a bound in bytes too, whatever `limit` is: there may be more events than it returns.
+        A page has a bound in bytes too, whatever `limit` is: there may be more events than it returns. A page for which
+        `is_short` is true has all of them.
         `epoch` is the epoch of the event at `after`, as the reader has it. Raises TurnNotFoundError, EventsGoneError,
         and LogRewoundError if the log has no such event (any more).
         """
@@ -447,8 +498,9 @@ class TurnStore(Protocol):
         With `on_busy="interrupt"`, the session's unfinished turns are commanded to end as superseded in the same step.
         If the caller is cancelled, the turn is accepted, and its watchers are woken, or nothing is written.
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError, SessionNotFoundError,
-        SessionExistsError, StoreFullError, and for a fork TurnNotFoundError or EventsGoneError if the turn that it
-        copies was erased or has expired meanwhile; then nothing is written.
+        SessionExistsError, StoreFullError, FilesFullError if the session had more than `max_file_bytes` of files,
+        SessionFileNotFoundError for a digest that it does not have, and for a fork TurnNotFoundError or
+        EventsGoneError if the turn that it copies was erased or has expired meanwhile; then nothing is written.
         """
         ...
 
@@ -598,6 +650,29 @@ class SessionStore(Protocol):
         ...
 
 
+class BlobStore(Protocol):
+    """Files of sessions, each kept once by its digest.
+
+    A file is erased with its session, and with the last turn that needs it. `LogStore.maintain` erases files that were
+    not stored or named since `expire_before`, when it has dropped the events of all turns that need them.
+    """
+
+    async def put_blob(self, principal: str, session_id: str, blob: Blob, *, max_bytes: int) -> None:
+        """Store a file, or extend the time for which it is kept.
+
+        Raises SessionNotFoundError, StoreFullError, and FilesFullError if the session had more than `max_bytes`.
+        """
+        ...
+
+    async def read_blob(self, session_id: str, digest: str) -> Blob | None:
+        """Return a file. The caller checks whose session it is."""
+        ...
+
+    async def list_blobs(self, session_id: str) -> list[AttachedFile]:
+        """Return the descriptions of a session's files, in the order in which they were stored."""
+        ...
+
+
 class KeyStore(Protocol):
     """API keys."""
 
@@ -611,7 +686,7 @@ class KeyStore(Protocol):
 
 
 class AnnotationStore(Protocol):
-    """Annotations: feedback on turns, links that share sessions, push subscriptions, schedules."""
+    """Annotations: feedback on turns, links that share sessions, push subscriptions, schedules, addresses of A2A."""
 
     async def annotate(self, annotation: Annotation) -> None:
         """Add an annotation, or replace the one of the same kind and key.
@@ -663,7 +738,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(LogStore, TurnStore, ClaimStore, SessionStore, KeyStore, AnnotationStore, Outbox, Protocol):
+class Store(LogStore, TurnStore, ClaimStore, SessionStore, BlobStore, KeyStore, AnnotationStore, Outbox, Protocol):
     """The union of all store interfaces: one database, so that a turn and its session change in one step."""
 
     @property

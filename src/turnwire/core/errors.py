@@ -4,17 +4,22 @@ TurnwireError
 ├── AgentError                the agent failed; the message may be shown to the user
 │   ├── ModelError            the model did not answer, or only in part
 │   └── ToolError             a tool failed; the message may be shown to the model too
+│       └── QuestionDeclinedError  the user declined to answer, or did not answer in time
 ├── ApprovalConflictError     the call was decided otherwise, or has other arguments
 ├── AttachmentsNotTakenError  the agent takes no attachments
 ├── BadCursorError            the position to resume from is malformed
 ├── BadPositionError          the log has no such position to fork at
+├── ClientToolConflictError   a tool of the client has the name of one of the agent's
+├── ClientToolsNotTakenError  the agent takes no tools of the client
 ├── EmbedderError             texts could not be turned into vectors
 │   └── EmbedderUnusableError the embedder is not installed or configured correctly
 ├── EventRefusedError         the log does not accept the event
 │   ├── EventTooLargeError    the event is over the size limit
 │   └── TooManyEventsError    the turn is over its limit of events
 ├── EventsGoneError           retention has removed the requested events
+├── FilesFullError            the files of the session are over the size limit
 ├── IdempotencyConflictError  the key was used for another request
+├── InvalidReplyError         the value does not fit the question, or the arguments may not be edited
 ├── LimitError                the principal is over a limit
 │   ├── BudgetSpentError      tokens per day
 │   ├── TooManyDocumentsError uploaded documents
@@ -30,10 +35,14 @@ TurnwireError
 │   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
+│   ├── QuestionNotFoundError
 │   ├── SealNotFoundError
+│   ├── SessionFileNotFoundError
 │   ├── SessionNotFoundError
+│   ├── ToolCallNotFoundError
 │   └── TurnNotFoundError
 ├── RecordingError            the turn cannot be recorded, or the file is no recording
+├── ReplyConflictError        the question or the call has another answer already
 ├── RestartedError            a restart has made void what a stream has already sent
 ├── SessionBusyError          the session runs a turn already, or its queue is full
 ├── SessionExistsError        another request has just created a session of that name
@@ -52,6 +61,7 @@ TurnwireError
 `code` goes to clients and keeps its meaning for ever.
 """
 
+from collections.abc import Sequence
 from math import ceil
 from time import time
 from typing import Literal
@@ -94,6 +104,14 @@ class ToolError(AgentError):
         super().__init__(message, code="tool_failed")
 
 
+class QuestionDeclinedError(ToolError):
+    """Raised by `ask` if the user declined to answer, or did not answer in time."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(f"the user did not answer the question{f' ({reason})' if reason else ''}")
+        self.reason = reason
+
+
 class ApprovalConflictError(TurnwireError):
     """`why` completes the sentence that begins with the call."""
 
@@ -107,11 +125,12 @@ class ApprovalConflictError(TurnwireError):
 class AttachmentsNotTakenError(TurnwireError):
     code = "attachments_not_taken"
 
-    def __init__(self, agent: str) -> None:
-        super().__init__(
-            f"attachments: the agent {agent!r} takes none; send the message without them, or to an agent whose "
-            "`takes_attachments` is True"
-        )
+    def __init__(self, agent: str, media_type: str | None = None, accepted: Sequence[str] = ()) -> None:
+        if not accepted:
+            why = "takes none; send the message without them, or to an agent whose `takes_attachments` is True"
+        else:
+            why = f"takes {', '.join(accepted)}, and not {media_type}; send the message without it, or to another agent"
+        super().__init__(f"attachments: the agent {agent!r} {why}")
         self.agent = agent
 
 
@@ -130,6 +149,25 @@ class BadPositionError(TurnwireError):
         super().__init__(f"position: {position} is not in this log, which has the positions 1 to {last_position}")
         self.position = position
         self.last_position = last_position
+
+
+class ClientToolConflictError(TurnwireError):
+    code = "client_tool_conflict"
+
+    def __init__(self, agent: str, tool: str) -> None:
+        super().__init__(f"tools: the agent {agent!r} has a tool {tool!r} of its own; give the client's another name")
+        self.tool = tool
+
+
+class ClientToolsNotTakenError(TurnwireError):
+    code = "client_tools_not_taken"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"tools: the agent {agent!r} takes none of the client's; send the message without them, or to an agent "
+            "whose `takes_client_tools` is True"
+        )
+        self.agent = agent
 
 
 class EmbedderError(TurnwireError):
@@ -180,12 +218,33 @@ class EventsGoneError(TurnwireError):
         self.first_kept = first_kept
 
 
+class FilesFullError(TurnwireError):
+    code = "files_full"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"attachments: the files of a session may have {limit:,} bytes together; delete turns, or begin a session"
+        )
+        self.limit = limit
+
+
 class IdempotencyConflictError(TurnwireError):
     code = "idempotency_conflict"
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key!r} was used for another request; use a new key or turn_id for a new message")
         self.key = key
+
+
+class InvalidReplyError(TurnwireError):
+    """`field` is the part of the answer that is wrong, and `problem` says how."""
+
+    code = "invalid_reply"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
 class LimitError(TurnwireError):
@@ -298,6 +357,16 @@ class KeyNotFoundError(NotFoundError):
     noun = "API key"
 
 
+class QuestionNotFoundError(NotFoundError):
+    code = "question_not_found"
+    noun = "question of this turn"
+
+
+class SessionFileNotFoundError(NotFoundError):
+    code = "file_not_found"
+    noun = "file of this session"
+
+
 class SealNotFoundError(NotFoundError):
     code = "seal_not_found"
     noun = "sealed turn"
@@ -306,6 +375,11 @@ class SealNotFoundError(NotFoundError):
 class SessionNotFoundError(NotFoundError):
     code = "session_not_found"
     noun = "session"
+
+
+class ToolCallNotFoundError(NotFoundError):
+    code = "tool_call_not_found"
+    noun = "call of a client's tool in this turn"
 
 
 class TurnNotFoundError(NotFoundError):
@@ -317,6 +391,13 @@ class RecordingError(TurnwireError):
     """Raised with a message that says why a turn cannot be recorded, or a recording cannot be read or replayed."""
 
     code = "not_recordable"
+
+
+class ReplyConflictError(TurnwireError):
+    code = "reply_conflict"
+
+    def __init__(self, noun: str, id: str) -> None:
+        super().__init__(f"the {noun} {id!r} has another answer already; an answer cannot be changed")
 
 
 class RestartedError(TurnwireError):

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 Outcome = Literal["completed", "failed", "cancelled", "interrupted", "joined"]
 """A `joined` turn was not run: its message has become an `input` of another turn."""
 InputMode = Literal["steer", "collect"]
+RunsOn = Literal["server", "client"]
 
 
 def _type_name(class_name: str) -> str:
@@ -38,15 +39,31 @@ class SessionEvent(EventBase, frozen=True):
     forked_at: int | None = None
 
 
+class AttachedFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The description of a file of a message. Its bytes are a blob of the session, by their SHA-256 `digest`.
+
+    A file that the client only named by its `url` has neither digest nor size: the server does not fetch it.
+    """
+
+    media_type: str
+    name: str | None = None
+    size: int | None = None
+    digest: str | None = None
+    url: str | None = None
+
+
 class MessageEvent(EventBase, frozen=True):
     """The second event of every log: the user's message, so that the log alone is the whole turn.
 
     In a fork that continues with another message there is a later one too. It closes the calls that are open there.
+    `metadata` is what the client's application sent with the message.
     """
 
     content: str
     by: str
     channel: str
+    attachments: tuple[AttachedFile, ...] = ()
+    metadata: dict[str, Any] | None = None
 
 
 class InputEvent(EventBase, frozen=True):
@@ -121,11 +138,12 @@ class ReviewEvent(EventBase, frozen=True):
 
 
 class ToolCallEvent(EventBase, frozen=True):
-    """A tool is about to run."""
+    """A tool is about to run; one that `runs_on` the client is run there, and the turn waits for its result."""
 
     call_id: str
     tool: str
     args: dict[str, Any]
+    runs_on: RunsOn = "server"
 
 
 class ToolProgressEvent(EventBase, frozen=True):
@@ -179,19 +197,43 @@ class CitationEvent(EventBase, frozen=True):
 
 
 class ApprovalRequestEvent(EventBase, frozen=True):
-    """A person must decide before the tool may run."""
+    """A person must decide before the tool may run, and may change the arguments if they are `editable`."""
 
     call_id: str
     tool: str
     args: dict[str, Any]
     reason: str | None = None
+    editable: bool = False
 
 
 class ApprovalResponseEvent(EventBase, frozen=True):
-    """A person has decided."""
+    """A person has decided. With `args`, the tool runs with these arguments instead of those of the request."""
 
     call_id: str
     approved: bool
+    reason: str | None = None
+    by: str | None = None
+    args: dict[str, Any] | None = None
+
+
+class QuestionEvent(EventBase, frozen=True):
+    """The turn waits for the answer to a question. `schema` is that of the value, and absent if any value will do.
+
+    `call_id` is the tool call that asks. A restart does not make the question void.
+    """
+
+    id: str
+    prompt: str
+    schema: dict[str, Any] | None = None
+    call_id: str | None = None
+
+
+class ReplyEvent(EventBase, frozen=True):
+    """A question was answered, or `declined`: by a person, or because nobody answered in time (`reason`)."""
+
+    question_id: str
+    value: Any = None
+    declined: bool = False
     reason: str | None = None
     by: str | None = None
 
@@ -272,8 +314,8 @@ class DoneEvent(EventBase, frozen=True):
     joined: Joined | None = None
 
 
-RESERVED = (SessionEvent, MessageEvent, InputEvent, DoneEvent)
-"""The user's messages and the first and last events of a log, which only Turnwire writes."""
+RESERVED = (SessionEvent, MessageEvent, InputEvent, QuestionEvent, ReplyEvent, DoneEvent)
+"""The user's messages, questions to the user, and the first and last events of a log: only Turnwire writes them."""
 
 Event = (
     SessionEvent
@@ -291,6 +333,8 @@ Event = (
     | CitationEvent
     | ApprovalRequestEvent
     | ApprovalResponseEvent
+    | QuestionEvent
+    | ReplyEvent
     | RestartEvent
     | CustomEvent
     | UsageEvent

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum, auto
 from functools import partial
@@ -13,25 +12,26 @@ from msgspec.structs import replace
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.backoff import Backoff
 from turnwire.core.budget import Limits, UsageMeter
-from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, Stop
 from turnwire.core.codec import encode_event, now_ms
 from turnwire.core.contracts import (
     Agent,
     HistorySource,
+    JournalEntry,
     Refusal,
     Store,
     Suspension,
+    check_attachments,
     continues_diverged,
     keeps_journal,
     repeats,
     resumes,
-    takes_attachments,
+    takes_client_tools,
 )
 from turnwire.core.emit import enter_turn, set_running_turn
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
-    AttachmentsNotTakenError,
+    ClientToolsNotTakenError,
     EventRefusedError,
     FencedError,
     StoreError,
@@ -47,6 +47,7 @@ from turnwire.core.events import (
     ErrorEvent,
     Event,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     StatusEvent,
@@ -55,6 +56,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.files import ATTACHED, TurnFiles, attached_files, encoded_attachments, set_files
 from turnwire.core.follow import read_all
 from turnwire.core.history import earlier_messages, imported_history
 from turnwire.core.inputs import JOINS, TurnInputs, set_inputs
@@ -69,7 +71,8 @@ from turnwire.core.recovery import (
     unfinished_calls,
 )
 from turnwire.core.state import TurnFold
-from turnwire.core.turns import Message, Turn, TurnRecord
+from turnwire.core.turns import HANDED_BACK, SHUTDOWN, WAITING, Message, Stop, Turn, TurnRecord
+from turnwire.core.waits import TurnWaits, set_waits
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -112,6 +115,7 @@ _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.R
 _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 # After so many failures that are no errors of the store, the log itself is the problem.
 _MAX_UNREADABLE = 6
+_NO_RECORDING = Recording()  # Of an agent without a journal.
 
 
 class Execution:
@@ -139,6 +143,10 @@ class Execution:
         self._meter = meter
         self._log = TurnLog(store, record, limits, self._on_store_failure)
         self._inputs = TurnInputs(store, record, self._log, limits)
+        self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
+        self._waiting_calls: list[JournalEntry] = []
+        self._checkpoint = b""
+        self._files = TurnFiles(store, record.session_id)
         self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
         self._releases_after_step = False
@@ -148,8 +156,9 @@ class Execution:
         self._resumed_calls: list[Event] = []
         # Only for an agent with a journal, which yields the events before a restart again: those that are in the log.
         self._journal: TurnJournal | None = None
-        self._recording = Recording()
-        self._logged: Counter[bytes] = Counter()
+        self._recording = _NO_RECORDING
+        self._logged: dict[bytes, int] = {}
+        self._deadline: float | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._forced_end: asyncio.Task[None] | None = None
 
@@ -186,7 +195,7 @@ class Execution:
 
     def abandon(self) -> None:
         """Stop the agent and write nothing more, because another worker may own the turn by now."""
-        self._log.ended = True
+        self._log.close()
         if self.state is ExecutionState.RUNNING and self._task is not None:
             self._task.cancel()
         self._finish(ExecutionState.ABANDONED)
@@ -211,6 +220,10 @@ class Execution:
             self.state = state
             self._finished.set_result(None)
             self._on_finished(self)
+            # These refer to the execution; without them it is freed as soon as its task has ended.
+            self._task = self._journal = self._inputs.journal = None
+            self._log.detach()
+            self._waits.detach()
 
     # The task
 
@@ -258,15 +271,18 @@ class Execution:
         if self._releases_after_step:
             self._begin_stopping(HANDED_BACK)
             return
-        if self._record.options.get("attachments") and not takes_attachments(agent):
-            # `start` has checked this, but the agent may be another one since a restart.
-            raise AttachmentsNotTakenError(self._record.agent)
+        # `start` has checked this, but the agent may be another one since a restart.
+        check_attachments(self._record.agent, agent, self._record.options)
+        if self._waits.tools and not takes_client_tools(agent):
+            raise ClientToolsNotTakenError(self._record.agent)
         await self._meter.begin(log.fold)
-        timer = asyncio.get_running_loop().call_later(self._remaining_seconds(), self._time_out)
+        self._deadline = asyncio.get_running_loop().time() + self._remaining_seconds()
         set_running_turn(log, self._check_emitted)
         if keeps_journal(agent):
             await self._open_journal(agent)
         set_inputs(self._inputs)
+        set_waits(self._waits)
+        set_files(self._files)
         await self._inputs.collect()
         approval: WaitForApproval | None = None
         try:
@@ -280,7 +296,7 @@ class Execution:
         except WaitForApproval as raised:
             approval = raised
         finally:
-            timer.cancel()
+            self._deadline = None
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
 
@@ -308,10 +324,16 @@ class Execution:
 
     def _set_journal(self, agent: Agent) -> None:
         self._journal = TurnJournal(
-            self._log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
+            self._log,
+            self._recording,
+            self._limits,
+            repeats=partial(repeats, agent),
+            hands_over=self._hands_over,
+            client_tools=self._waits.tools,
         )
         set_journal(self._journal)
         self._inputs.journal = self._journal
+        self._waits.set_journal(self._journal)
 
     async def _open_journal(self, agent: Agent) -> None:
         log = self._log
@@ -319,13 +341,14 @@ class Execution:
         if self._recording.is_missing(log.fold):
             return
         self._set_journal(agent)
-        if self._recording.calls:
+        if self._recording.calls and not self._recording.is_waiting:
             count_saved(self._recording)
         if self._recording.calls or self._recording.segment:  # After a suspension, there may be results without a call.
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
                     if not (self._is_not_repeated(logged.event) or log.fold.is_void(logged.position)):
-                        self._logged[_comparable(logged.event)] += 1
+                        body = _comparable(logged.event)
+                        self._logged[body] = self._logged.get(body, 0) + 1
 
     def _hands_over(self) -> bool:
         """Give the turn to another worker between two calls, if this one drains."""
@@ -336,8 +359,33 @@ class Execution:
 
     def _remaining_seconds(self) -> float:
         """Return the time left for the turn; the time it has waited for people does not count."""
+        if self._record.epoch == 1:
+            return self._limits.turn_timeout  # It begins now, whatever the clocks of this server and of the store say.
         elapsed_ms = now_ms() - (self._record.started_at or now_ms()) - self._log.fold.waited_ms
         return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
+
+    def _begin_waiting(self) -> None:
+        """Stop the agent, which waits for answers alone."""
+        if self.state is ExecutionState.RUNNING and self._journal is not None:
+            self._waiting_calls = self._journal.close()
+            self.stop(WAITING)
+
+    async def _suspend_waiting(self) -> Literal["waiting"]:
+        """Commit what the agent waits for and the suspension in one step: what is asked can always be answered."""
+        log = self._log
+        if not self._finished.done():
+            log.reopen()
+        for event in list(self._waits.events()):
+            self._meter.note(event)
+            log.append(event)
+        for entry in self._waiting_calls:
+            log.record(replace(entry, position=log.position))
+        log.close()  # For an agent that was left behind.
+        await log.suspend(self._suspension(self._checkpoint))
+        return "waiting"
+
+    def _suspension(self, checkpoint: bytes) -> Suspension:
+        return Suspension(now_ms() + int(self._limits.approval_timeout * 1000), checkpoint)
 
     async def _suspend(self, approval: WaitForApproval) -> None:
         """Commit the requests and the suspension in one step: a request in the log can always be decided."""
@@ -346,23 +394,34 @@ class Execution:
             if not log.fold.has_call(request.call_id):
                 log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
             log.append(request)
+        for question in approval.questions:
+            if log.fold.question(question.id) is None:
+                log.append(question)
         if self._journal is not None:
-            self._journal.suspend([request.call_id for request in approval.requests], approval.checkpoint)
-        until = now_ms() + int(self._limits.approval_timeout * 1000)
+            names = [*(request.call_id for request in approval.requests), *(each.id for each in approval.questions)]
+            self._journal.suspend(names, approval.checkpoint)
+        # A fork may have the replies to questions that its agent asks again.
+        waits = log.fold.is_waiting
         try:
-            await log.suspend(Suspension(until, approval.checkpoint))
+            await (log.suspend(self._suspension(approval.checkpoint)) if waits else log.release())
         except asyncio.CancelledError:
             # Readers may have seen the suspension already, so a shutdown must not end the turn.
             await _wait_uncancelled(asyncio.create_task(log.flush()))
         if self.state is ExecutionState.RUNNING:
-            self._finish(ExecutionState.SUSPENDED)
+            self._finish(ExecutionState.SUSPENDED if waits else ExecutionState.RELEASED)
 
     # The agent's input
 
     async def _make_turn(self, agent: Agent) -> Turn:
         record = self._record
-        history = await imported_history(self._store, record) + await self._historian.recall(record)
+        history = await imported_history(self._store, record)
+        if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
+            history += await self._historian.recall(record)
         history += tuple(earlier_messages(self._log.fold.state()))
+        attached = attached_files(record.options)
+        options = {name: value for name, value in record.options.items() if name not in (JOINS, ATTACHED)}
+        if attached:
+            options["attachments"] = await encoded_attachments(attached, self._files)
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -373,10 +432,12 @@ class Execution:
             agent=record.agent,
             channel=record.channel,
             history=history,
-            options={name: value for name, value in record.options.items() if name != JOINS},
+            options=options,
             resumption=await self._resumption(),
             progress=await self._progress() if resumes(agent) else (),
             parent_turn_id=record.parent_turn_id,
+            attachments=attached,
+            metadata=record.options.get("metadata") or {},
         )
 
     async def _resumption(self) -> Resumption | None:
@@ -384,10 +445,19 @@ class Execution:
         if self._journal is not None:
             # After a crash, the agent continues from its own suspension; the journal reads decisions about repeats.
             decisions = self._own_decisions(decisions)
-        if not decisions:
+        replies = self._own_replies()
+        if not decisions and not replies:
             return None
         self._decisions = {decision.call_id: decision for decision in decisions}
-        return Resumption(decisions, await self._store.checkpoint(self.turn_id))
+        self._checkpoint = await self._store.checkpoint(self.turn_id)
+        return Resumption(decisions, self._checkpoint, replies)
+
+    def _own_replies(self) -> tuple[ReplyEvent, ...]:
+        """Return the replies to the questions that the agent was suspended for; without a journal, all replies."""
+        fold = self._log.fold
+        names = [each.id for each in fold.questions] if self._journal is None else self._recording.decided_calls
+        replies = (fold.reply(name) for name in names or ())
+        return tuple(reply for reply in replies if reply)
 
     def _own_decisions(self, latest: tuple[Decision, ...]) -> tuple[Decision, ...]:
         """Return the decisions about the calls that the agent was suspended for."""
@@ -441,6 +511,11 @@ class Execution:
 
     def _write(self, event: Event) -> None:
         log = self._log
+        if isinstance(event, ToolCallEvent | ToolResultEvent) and self._waits.is_client_call(event):
+            for each in self._waits.events_for(event):
+                self._meter.note(each)
+                log.append(each)
+            return
         if self._logged and self._is_logged(event):
             return
         match event:
@@ -465,21 +540,27 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
-                if self._releases_after_step and isinstance(event, ToolResultEvent) and self._is_between_steps():
-                    self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
+                if isinstance(event, ToolResultEvent):
+                    self._after_result()
+
+    def _after_result(self) -> None:
+        if self._journal is not None:
+            self._journal.note_change()
+        elif self._releases_after_step and self._is_between_steps():
+            self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
 
     def _is_between_steps(self) -> bool:
         # An agent with a journal is stopped before its next call instead.
-        return self._journal is None and not unfinished_calls(self._log.fold)
+        return not unfinished_calls(self._log.fold)
 
     def _is_logged(self, event: Event) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
         if self._is_not_repeated(event):
             return False
         body = _comparable(encode_event(event)[0])
-        if self._logged[body] <= 0:
+        if not (count := self._logged.get(body, 0)):
             return False
-        self._logged[body] -= 1
+        self._logged[body] = count - 1
         return True
 
     def _is_not_repeated(self, event: Event) -> bool:
@@ -497,7 +578,10 @@ class Execution:
 
     # Reasons to stop
 
-    def _time_out(self) -> None:
+    def check_deadline(self, now: float) -> None:
+        """Stop the agent if the time of the turn is over; `now` is the event loop's time."""
+        if self._deadline is None or now < self._deadline:
+            return
         text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
         self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
 
@@ -539,8 +623,12 @@ class Execution:
                         stop = _stop_after(StoreError("a part of the answer could not be written"))
                 state = await self._try_to_end(stop)
                 break
-            except (FencedError, TurnEndedError):
-                logger.warning("turn %s was taken over by another worker, or ended before", self.turn_id)
+            except TurnEndedError:
+                logger.warning("turn %s has ended before", self.turn_id)
+                break
+            except FencedError:
+                logger.warning("turn %s was taken over by another worker, which ends it", self.turn_id)
+                state = ExecutionState.ABANDONED
                 break
             except StoreError as error:
                 logger.warning("the end of turn %s could not be written; this is tried again: %s", self.turn_id, error)
@@ -555,7 +643,6 @@ class Execution:
     async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
         if stop is None:
             response = whole_response(self._log.fold, self._response)
-            self._log.check_response_size(len(encode_event(response)[1]))
             await self._inputs.settle()
             await self._log.end("completed", response=response)
         elif (phase := await self._hand_over(stop)) is not None:
@@ -567,10 +654,12 @@ class Execution:
 
     async def _hand_over(self, stop: Stop) -> Literal["queued", "waiting"] | None:
         """Return the phase in which the turn was left to other workers, or None if it has to end."""
+        if stop is WAITING:
+            return await self._suspend_waiting()
         if self._agent is None or not can_continue(self._agent, stop):
             return None
         if not self._finished.done():
-            self._log.ended = False  # An attempt that failed has closed it.
+            self._log.reopen()
         return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
 
 
@@ -627,7 +716,7 @@ def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:
     """Raise AgentError unless the call is exactly the one that a person has decided about."""
     logged, _ = encode_event(call)
     assert isinstance(logged, ToolCallEvent)
-    if (logged.tool, logged.args) != (decision.tool, decision.args):
+    if logged.tool != decision.tool or logged.args not in (decision.args, decision.requested_args):
         raise AgentError(
             f"The agent wanted to call {decision.tool!r} with other arguments than those that were decided about.",
             code="approval_conflict",

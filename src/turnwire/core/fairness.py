@@ -7,8 +7,6 @@ is done.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from turnwire.core import metrics
 from turnwire.core.errors import TooManyRequestsError
@@ -26,28 +24,27 @@ class FairSlots:
         # In the order in which the principals were served; one that is served goes to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
-    @asynccontextmanager
-    async def slot(self, principal: str) -> AsyncGenerator[None]:
-        """Hold a slot. Raises TooManyRequestsError."""
+    def slot(self, principal: str) -> "FairSlot":
+        """Return a context that holds a slot. To enter it raises TooManyRequestsError."""
+        return FairSlot(self, principal)
+
+    async def take(self, principal: str) -> None:
         if self._free > 0 and self._held[principal] < self._each and principal not in self._queues:
             self._take(principal)
         else:
             await self._wait(principal)
-        try:
-            yield
-        finally:
-            self._give_back(principal)
 
-    def _take(self, principal: str) -> None:
-        self._free -= 1
-        self._held[principal] += 1
-
-    def _give_back(self, principal: str) -> None:
+    def give_back(self, principal: str) -> None:
         self._free += 1
         self._held[principal] -= 1
         if not self._held[principal]:
             del self._held[principal]
-        self._hand_out()
+        if self._queues:
+            self._hand_out()
+
+    def _take(self, principal: str) -> None:
+        self._free -= 1
+        self._held[principal] += 1
 
     async def _wait(self, principal: str) -> None:
         if len(self._queues.get(principal, ())) >= self._max_waiting:
@@ -60,7 +57,7 @@ class FairSlots:
             await ticket
         except asyncio.CancelledError:
             if ticket.done() and not ticket.cancelled():
-                self._give_back(principal)  # The slot came at the same moment.
+                self.give_back(principal)  # The slot came at the same moment.
             elif ticket in queue:
                 queue.remove(ticket)
                 if not queue:
@@ -79,3 +76,19 @@ class FairSlots:
             if not ticket.done():
                 self._take(principal)
                 ticket.set_result(None)
+
+
+class FairSlot:
+    """One slot of a principal, held while its context is open."""
+
+    __slots__ = ("_principal", "_slots")
+
+    def __init__(self, slots: FairSlots, principal: str) -> None:
+        self._slots = slots
+        self._principal = principal
+
+    async def __aenter__(self) -> None:
+        await self._slots.take(self._principal)
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._slots.give_back(self._principal)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader
+from turnwire.core.contracts import LogReader, is_short
 from turnwire.core.state import TurnFold
 
 PAGE = 1_000
@@ -64,6 +64,8 @@ class Follower:
     def close(self) -> None:
         self._is_closed = True
         self._unwatch()
+        # Its owner and its watch refer to it; without these, all are freed without the garbage collector.
+        self._deliver = self._failed = self._unwatch = _ignore
         if self._reading is not None:
             self._reading.cancel()
 
@@ -82,10 +84,9 @@ class Follower:
             while True:
                 self._has_missed_commit = False
                 events = await self._store.read(self._turn_id, self._position, PAGE, self._epoch)
-                if events:
-                    if self._advance(events):
-                        break
-                elif not self._has_missed_commit:
+                if events and self._advance(events):
+                    break
+                if is_short(events, PAGE) and not self._has_missed_commit:
                     break
         except asyncio.CancelledError:
             raise
@@ -104,6 +105,10 @@ class Follower:
             self._unwatch()
         self._deliver(events, is_last)
         return is_last
+
+
+def _ignore(*_: object) -> None:
+    pass
 
 
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:

@@ -20,6 +20,7 @@ from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.contracts import Agent, JournalEntry, keeps_journal, resumes
 from turnwire.core.events import (
     ApprovalRequestEvent,
+    AttachedFile,
     Event,
     MessageEvent,
     RestartEvent,
@@ -40,12 +41,17 @@ _ENDINGS = ("response", "error", "done")
 
 
 class ForkPlan(Struct, kw_only=True):
-    """The beginning of a fork, which shares the first `shared` events. With `waits`, a person has to decide first."""
+    """The beginning of a fork, which shares the first `shared` events. With `waits`, a person has to decide first.
+
+    `attachments` are the files of the message that it answers, `digests` those of all its messages.
+    """
 
     events: list[LoggedEvent]
     shared: int
     entries: list[JournalEntry]
     message: str
+    attachments: tuple[AttachedFile, ...]
+    digests: set[str]
     checkpoint: bytes | None = None
     waits: bool = False
 
@@ -95,10 +101,18 @@ def plan_fork(
         fold.add(logged)
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
-    is_same = not is_changed and message in (None, fold.message)
-    if is_same and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
+    is_message = message in (None, fold.message)
+    if is_message and not is_changed and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
         return _continued(copied, entries, recording, fold, agent)
-    return _followed_up(copied, entries, recording, fold, MessageEvent(message or fold.message, by, channel))
+    attachments = fold.attachments if is_message else ()
+    message_event = MessageEvent(message or fold.message, by, channel, attachments)
+    return _followed_up(copied, entries, recording, fold, message_event)
+
+
+def _digests(fold: TurnFold) -> set[str]:
+    state = fold.state()
+    files = [*state.attachments, *(file for each in state.follow_ups for file in each.attachments)]
+    return {file.digest for file in files if file.digest}
 
 
 def _can_continue(recording: Recording, fold: TurnFold) -> bool:
@@ -117,6 +131,8 @@ def _continued(
         shared=len(copied),
         entries=entries,
         message=fold.message,
+        attachments=fold.attachments,
+        digests=_digests(fold),
         checkpoint=recording.checkpoint,
     )
     end = _before_unrecorded_requests(copied, recording, fold)
@@ -130,7 +146,7 @@ def _continued(
     if restart_at < len(copied) or doubtful:
         plan.add(RestartEvent(restart_at, FORKED))
         fold.add(plan.events[-1])
-    plan.waits = bool(doubtful or fold.undecided)
+    plan.waits = bool(doubtful) or fold.is_waiting
     for call in doubtful:
         plan.add(*repeat_requests(call, fold, CALL_REPEATED))
     return plan
@@ -161,7 +177,8 @@ def _entries_until(
     """Return the journal entries that a fork shares.
 
     A call that the log shows without a result is open, whatever the journal knows: its start is shared, also if it
-    comes later, and its result is not. A call of which the log shows nothing is not shared.
+    comes later, and its result is not. A call of which the log shows nothing is not shared. A call that waits for an
+    answer at the position has not gone on.
     """
     position = copied[-1].position
     calls, results, requests = (
@@ -172,6 +189,7 @@ def _entries_until(
     undecided = {request.call_id for request in fold.undecided}
     call_ids = {(entry.segment, entry.key): entry.call_id for entry in journal if entry.state == "started"}
     segment = 0
+    waiting: set[str] = set()
     entries: list[JournalEntry] = []
     for entry in journal:
         call_id = call_ids.get((entry.segment, entry.key), "")
@@ -184,6 +202,11 @@ def _entries_until(
             continue
         elif entry.kind == "input":
             entries += _shared_inputs(entry, position)
+        elif is_open and entry.state == "waiting" and entry.position <= position:
+            waiting.add(entry.key)
+            entries.append(entry)
+        elif entry.key in waiting and entry.position > position:
+            continue
         elif is_open and entry.state == "started" and (entry.position <= position or call_id not in undecided):
             entries.append(replace(entry, since=min(entry.since, position), position=min(entry.position, position)))
         elif not is_open and entry.position <= position and entry.since < position:
@@ -210,8 +233,16 @@ def _followed_up(
     fold: TurnFold,
     message: MessageEvent,
 ) -> ForkPlan:
-    plan = ForkPlan(events=list(copied), shared=len(copied), entries=entries, message=message.content)
+    plan = ForkPlan(
+        events=list(copied),
+        shared=len(copied),
+        entries=entries,
+        message=message.content,
+        attachments=message.attachments,
+        digests=_digests(fold),
+    )
     if len(copied) == OPENING_POSITION:
+        plan.digests = {file.digest for file in message.attachments if file.digest}
         # Nothing has been answered yet, so the message replaces the first one.
         plan.shared -= 1
         del plan.events[1:]

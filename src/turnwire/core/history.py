@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.emit import emit
-from turnwire.core.events import StatusEvent
+from turnwire.core.events import AttachedFile, StatusEvent
 from turnwire.core.turns import Input, Message, Step, ToolRequest, TurnRecord, TurnState
 
 PARAGRAPH = "\n\n"
@@ -48,14 +48,19 @@ def earlier_messages(state: TurnState) -> Iterator[Message]:
 class _Part(NamedTuple):
     """A message of a turn, the length of the answer before it, and what follows it: steps and inputs."""
 
-    message: str
+    message: Message
     start: int
     steps: Sequence[Step]
     inputs: Sequence[Input]
 
 
 def _parts(state: TurnState) -> Iterator[_Part]:
-    starts = [(state.message, 0, 0), *((each.content, each.answer_offset, each.position) for each in state.follow_ups)]
+    first = Message("user", state.message, attachments=state.attachments)
+    follow_ups = (
+        (Message("user", each.content, attachments=each.attachments), each.answer_offset, each.position)
+        for each in state.follow_ups
+    )
+    starts = [(first, 0, 0), *follow_ups]
     ends = [position for _, _, position in starts[1:]]
     for (message, offset, begin), end in zip_longest(starts, ends):
         steps = [each for each in state.steps if begin < each.position and (end is None or each.position < end)]
@@ -65,7 +70,7 @@ def _parts(state: TurnState) -> Iterator[_Part]:
 
 def _part_messages(part: _Part, text: str, note: str | None) -> Iterator[Message]:
     """Yield a message and the answer to it, which begins at an offset of the text."""
-    messages = [Message("user", part.message)]
+    messages = [part.message]
     groups = list(_call_groups(part))
     add_messages(messages, work_messages(text, groups, part.inputs, lambda _: True, part.start))
     offset = max((_first(each).answer_offset for each in [*groups, *part.inputs]), default=part.start)
@@ -119,7 +124,9 @@ def add_messages(messages: list[Message], more: Iterable[Message]) -> None:
     """Append messages; of two users' messages in a row, which some model providers reject, make one."""
     for message in more:
         if messages and messages[-1].role == message.role == "user":
-            message = Message("user", PARAGRAPH.join((messages.pop().content, message.content)))
+            before = messages.pop()
+            content = PARAGRAPH.join(filter(None, (before.content, message.content)))
+            message = Message("user", content, attachments=before.attachments + message.attachments)
         messages.append(message)
 
 
@@ -140,6 +147,8 @@ HISTORY_TRIMMED = "This conversation has grown long: its earliest messages are n
 
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4  # The overhead of a provider's message format.
+_TOKENS_PER_IMAGE = 1_000
+_BYTES_PER_FILE_TOKEN = 64  # A PDF is mostly fonts, pictures and layout.
 _SHORTENED = " … [shortened]"
 # Scripts in which a character is about a token: Chinese, Japanese, Korean, and their full-width forms.
 _DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
@@ -157,8 +166,16 @@ def size(messages: Iterable[Message]) -> int:
         _TOKENS_PER_MESSAGE
         + estimate(message.content)
         + sum(estimate(call.tool) + estimate(arguments(call.args)) for call in message.tool_calls)
+        + sum(map(_file_tokens, message.attachments))
         for message in messages
     )
+
+
+def _file_tokens(file: AttachedFile) -> int:
+    """Return about how many tokens a file has: an image as many as most models count, others by their bytes."""
+    if file.media_type.startswith("image/") or file.size is None:
+        return _TOKENS_PER_IMAGE
+    return file.size // (_CHARACTERS_PER_TOKEN if file.media_type.startswith("text/") else _BYTES_PER_FILE_TOKEN)
 
 
 def arguments(args: object) -> str:

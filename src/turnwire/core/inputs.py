@@ -9,12 +9,13 @@ cannot start before the running one has ended, and no turn ends before the messa
 message is answered exactly once.
 """
 
-from collections import Counter
+from collections import defaultdict
 from contextvars import ContextVar
 
 from turnwire.core.contracts import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError, TurnNotFoundError
 from turnwire.core.events import InputEvent, InputMode, Joined, MessageEvent
+from turnwire.core.files import ATTACHED
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import TurnJournal
 from turnwire.core.log import LogLimits, TurnLog
@@ -31,7 +32,8 @@ _OVERHEAD_BYTES = 1024  # Of an `input` event, beyond the `message` event that i
 def join_mode(record: TurnRecord) -> InputMode | None:
     """Return how the message of a turn may enter another turn, or None if it may not."""
     mode = record.options.get(JOINS)
-    return mode if mode in ("steer", "collect") and not record.options.get("attachments") else None
+    has_files = record.options.get(ATTACHED) or record.options.get("attachments")
+    return mode if mode in ("steer", "collect") and not has_files else None
 
 
 class TurnInputs:
@@ -43,8 +45,8 @@ class TurnInputs:
         self._record = record
         self._log = log
         self._limits = limits
-        self._settled: set[str] = set()
-        self._taken: Counter[str] = Counter()
+        self._settled: list[str] = []
+        self._taken: defaultdict[str, int] = defaultdict(int)
 
     async def collect(self) -> None:
         """Take in the messages that came while this turn was queued, if it is one that collects."""
@@ -98,8 +100,9 @@ class TurnInputs:
         """End the turns whose messages have entered this one. Raises StoreError."""
         for message in self._log.fold.inputs:
             if message.turn_id not in self._settled:
+                await self._log.flush()  # A message that the store has not taken is not in this turn.
                 await self._end_joined(message.turn_id, Joined(self._log.turn_id, message.position), message.mode)
-                self._settled.add(message.turn_id)
+                self._settled.append(message.turn_id)
 
     async def _take_queued(self, mode: InputMode, key: str = "") -> list[str]:
         taken = {message.turn_id for message in self._log.fold.inputs}

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -54,6 +54,11 @@ class RecordedCall(Struct):
     def is_finished(self) -> bool:
         return self.state == "finished"
 
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if the call was stopped to wait for an answer, so that it is safe to run it again."""
+        return self.state == "waiting"
+
 
 class Recording(Struct):
     """The last segment of a journal: its calls by key, and the suspension that it began with."""
@@ -76,6 +81,8 @@ class Recording(Struct):
     """The bytes of all results, of all segments."""
     last_finished: int = 0
     """The position at which a call finished last, of all segments."""
+    is_waiting: bool = False
+    """True if nothing was recorded since the turn was suspended inside calls, which run again with the answers."""
 
     @property
     def is_complete(self) -> bool:
@@ -88,6 +95,7 @@ class Recording(Struct):
 
     def add(self, entry: JournalEntry) -> None:
         self.size += len(entry.result)
+        self.is_waiting = entry.state == "waiting"
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
@@ -103,7 +111,9 @@ class Recording(Struct):
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
         elif call := self.calls.get(entry.key):
             call.since, call.position = entry.since, entry.position
-            if entry.state != "shown":
+            if entry.state == "waiting":
+                call.state, self.last_finished = "waiting", entry.position
+            elif entry.state != "shown":
                 call.state, call.result, call.usage = entry.state, entry.result, entry.usage
                 self.last_finished = entry.position
 
@@ -147,6 +157,8 @@ class JournaledCall:
     def finish(self, result: Any, usage: Usage | None = None) -> None:
         """Record the result, a JSON value: after the events of a model call, and before the result event of a tool."""
         self._journal.finish(self._base, self._end_entry("finished", usage=usage), result)
+        if self._started.kind == "tool":
+            self._journal.expect_result(self._started.call_id)
 
     def show(self) -> None:
         """Record that the events of a finished call stand at new positions."""
@@ -193,10 +205,12 @@ class TurnJournal:
         *,
         repeats: Callable[[str], bool],
         hands_over: Callable[[], bool],
+        client_tools: Collection[str] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._repeats = repeats
         self._hands_over = hands_over
+        self._client_tools = client_tools
         self._log = log
         self._recording = recording
         self._limits = limits
@@ -204,8 +218,14 @@ class TurnJournal:
         self._places: Counter[str] = Counter()
         self.divergence: AgentError | None = None
         """The difference to the recorded calls, once the agent has made another one."""
-        self._open: set[str] = set()
+        self._open: dict[str, JournalEntry] = {}
         self._met: set[str] = set()
+        self._waiting: set[str] = set()
+        self._expected: set[str] = set()
+        self.is_closed = False
+        """True once the turn is being suspended: nothing more is recorded, and no call begins."""
+        self.on_change: Callable[[], None] | None = None
+        """Called on the event loop after a call has ended while another one waits for an answer."""
         self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
         """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
         calls = recording.calls
@@ -256,6 +276,50 @@ class TurnJournal:
     @property
     def is_between_calls(self) -> bool:
         return not self._open
+
+    # Waits for answers
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Note that the tool call to which the current code belongs goes on only when the turn has an answer."""
+        place = _parent.get()
+        self._waiting.add(place)
+        self.note_change()
+        try:
+            yield
+        finally:
+            self._waiting.discard(place)
+
+    def note_change(self) -> None:
+        if self._waiting and self.on_change is not None:
+            self._loop.call_soon_threadsafe(self.on_change)
+
+    def expect_result(self, call_id: str) -> None:
+        """Note that a tool call has ended, whose result may not be in the log yet."""
+        self._expected.add(call_id)
+
+    @property
+    def only_waits(self) -> bool:
+        """Return True if all open calls wait for an answer, or contain a call that does."""
+        bases = [key.rpartition("#")[0] for key in self._open]
+        return bool(self._waiting) and all(any(_holds(base, place) for place in self._waiting) for base in bases)
+
+    @property
+    def shows_results(self) -> bool:
+        """Return True if the log has the results of all tool calls that have ended."""
+        self._expected = {call_id for call_id in self._expected if self._log.fold.is_running(call_id)}
+        return not self._expected
+
+    def running_call(self) -> JournalEntry | None:
+        """Return the start of the tool call that the current code belongs to, if the log shows that call."""
+        base = _parent.get()
+        entry = next((entry for key, entry in self._open.items() if key.rpartition("#")[0] == base), None)
+        return entry if entry is not None and self._log.fold.has_call(entry.call_id) else None
+
+    def close(self) -> list[JournalEntry]:
+        """Record nothing more, and return the entries for the calls that wait."""
+        self.is_closed = True
+        return [replace(entry, state="waiting") for entry in self._open.values()]
 
     @property
     def repeats_text(self) -> bool:
@@ -329,6 +393,7 @@ class TurnJournal:
         asked.
         """
         base = f"{place}:{call_id}"
+        repeatable = repeatable or (tool in self._client_tools and not agent_path)
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
         return await self._begin(base, self._entry("tool", base, (tool,), **details))
 
@@ -430,7 +495,8 @@ class TurnJournal:
     # Used by `JournaledCall`
 
     def record(self, entry: JournalEntry) -> None:
-        self._log.record(entry)
+        if not self.is_closed:
+            self._log.record(entry)
 
     def finish(self, base: str, entry: JournalEntry, result: Any) -> None:
         body = self._encode(entry.key, result)
@@ -440,7 +506,8 @@ class TurnJournal:
         self.drop(entry.key)
 
     def drop(self, key: str) -> None:
-        self._open.discard(key)
+        if self._open.pop(key, None) is not None:
+            self.note_change()
 
     # Internals
 
@@ -472,10 +539,10 @@ class TurnJournal:
                 return self._answer(base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
-        if self._hands_over():
+        if self.is_closed or self._hands_over():
             await asyncio.get_running_loop().create_future()  # Until the turn's task is cancelled.
         self.record(entry)
-        self._open.add(entry.key)
+        self._open[entry.key] = entry
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
 
@@ -487,10 +554,13 @@ class TurnJournal:
         self._finished[base] += 1
         if entry.kind == "tool":
             self._skip_inside(base)
+            self.expect_result(entry.call_id)
         return JournaledCall(self, base, entry, recorded)
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""
+        if recorded.is_waiting:
+            return
         decision = self._log.fold.decision(entry.call_id)
         if decision is not None:
             if not decision.approved:
@@ -521,6 +591,11 @@ class TurnJournal:
             why,
         )
         return None
+
+
+def _holds(base: str, place: str) -> bool:
+    """Return True if a place is that of a call, or inside it."""
+    return base == place or is_inside(place, base)
 
 
 def is_inside(key: str, place: str) -> bool:

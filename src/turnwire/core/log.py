@@ -26,6 +26,7 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
+from turnwire.core.files import attached_files
 from turnwire.core.follow import PAGE
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
@@ -37,7 +38,17 @@ def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEven
     """Return the first two events of a log, which are committed when the turn is accepted."""
     return (
         log_event(SessionEvent(record.session_id, record.id, record.agent), 1, 0),
-        log_event(MessageEvent(record.message, by, record.channel), 2, 0),
+        log_event(
+            MessageEvent(
+                record.message,
+                by,
+                record.channel,
+                attached_files(record.options),
+                record.options.get("metadata") or None,
+            ),
+            2,
+            0,
+        ),
     )
 
 
@@ -56,6 +67,10 @@ class LogLimits(Struct, frozen=True, kw_only=True):
     """The result of a call that is larger is not recorded in the journal."""
     max_journal_bytes: int = 16 * 1024 * 1024
     """When the results of a turn are larger together, no more of them are recorded."""
+
+
+# A buffer that takes nothing: the next event begins another one.
+_NO_REQUEST = AppendRequest("", 0, [], lambda count, error: None, is_taken=True)
 
 
 class TurnLog:
@@ -81,12 +96,13 @@ class TurnLog:
         self._store = store
         self._max_event_bytes = limits.max_event_bytes
         self._max_response_bytes = limits.max_response_bytes
-        self._answer_bytes = 0
         self._max_events = limits.max_events_per_turn
         self._max_uncommitted = limits.max_uncommitted_events
+        # Up to this position and these bytes of the answer, a token needs no other check.
+        self._free_until = self._free_bytes = self._answer_bytes = 0
         self._on_failure = on_failure
         # The buffer; when the store has taken it, the next event begins another one.
-        self._request = AppendRequest(record.id, record.epoch, [], self._settle, is_taken=True)
+        self._request = _NO_REQUEST
         self._unsettled_requests = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
@@ -94,14 +110,14 @@ class TurnLog:
 
     async def restore(self) -> None:
         """Fold the events that are in the log already. Raises StoreError; then nothing is folded."""
-        fold, position = TurnFold(), 0
+        fold, position = TurnFold() if self.fold.position else self.fold, 0
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
                 fold.add(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
             position = events[-1].position
         self.fold = fold
-        self._answer_bytes = len(fold.text)
+        self._answer_bytes, self._free_bytes = len(fold.text), 0
 
     def append(self, event: Event) -> None:
         """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""
@@ -136,33 +152,28 @@ class TurnLog:
     def append_token(self, content: str) -> None:
         """Append a token of the answer: the same as `append(TokenEvent(content))` without making an event.
 
-        Nearly every event comes through here, so the fast paths of the encoder and of `_add` are inlined.
+        Nearly every event comes through here, so the fast paths of the encoder, of `_add` and of the fold are inlined.
         """
         if content.__class__ is str and content.isascii() and content.isprintable():
             body = b'{"type":"token","content":%b}' % json_string(content)
         else:
             content, body = encode_token(content)
-        position, at = self._position + 1, time_ns() // 1_000_000
-        size = len(body)
-        answer_bytes = self._answer_bytes = self._answer_bytes + size
-        if (
-            self.ended
-            or self._failure
-            or size > self._max_event_bytes
-            or position > self._max_events
-            or answer_bytes > self._max_response_bytes
-        ):
-            self._check(body)
-            self._check_answer(size)
-        logged = LoggedEvent(position, self._epoch, at, body)
+        position = self._position + 1
+        answer_bytes = self._answer_bytes = self._answer_bytes + len(body)
+        if position > self._free_until or answer_bytes > self._free_bytes:
+            self._check_token(body)
+        logged = LoggedEvent(position, self._epoch, time_ns() // 1_000_000, body)
         if self._request.is_taken:
-            self._add(logged)
+            self._note_pause(logged)
+            self._begin_request()
+        self._request.events.append(logged)
+        self._position = position
+        fold = self.fold
+        if fold.pieces:
+            fold.pieces.append(content)
+            fold.position = position
         else:
-            self._position = position
-            self._request.events.append(logged)
-            if position - self._committed > self._max_uncommitted:
-                self.is_behind = True
-        self.fold.add_token(content, position, at)
+            fold.add_token(content, position, logged.at)
 
     def _check(self, body: bytes) -> None:
         if self.ended:
@@ -174,12 +185,28 @@ class TurnLog:
         if self._position >= self._max_events:
             raise TooManyEventsError(self._max_events)
 
-    def _check_answer(self, size: int) -> None:
-        """Measure the answer exactly: so far, the frames of its tokens counted too, and what a restart took back."""
-        self._answer_bytes = len(ascii_json(self.fold.text)) + size
-        self.check_response_size(self._answer_bytes)
+    def _check_token(self, body: bytes) -> None:
+        """Check everything about a token, and set the bounds up to which the next ones need no check."""
+        self._check(body)
+        if self._answer_bytes > self._max_response_bytes:
+            # Measured exactly: the frames of the tokens were counted too, and what a restart took back.
+            self._answer_bytes = len(ascii_json(self.fold.text)) + len(body)
+            self._check_response_size(self._answer_bytes)
+        self._free_bytes = min(self._answer_bytes + self._max_event_bytes, self._max_response_bytes)
+        uncommitted_until = self._committed + self._max_uncommitted
+        self._free_until = min(uncommitted_until, self._max_events)
+        self.is_behind = self._position >= uncommitted_until
 
-    def check_response_size(self, size: int) -> None:
+    def close(self) -> None:
+        """Refuse every event from here on."""
+        self.ended = True
+        self._free_until = 0
+
+    def reopen(self) -> None:
+        """Take events again, after an end that could not be written."""
+        self.ended = False
+
+    def _check_response_size(self, size: int) -> None:
         """Raise EventTooLargeError if the `response` event would be too large."""
         if size > self._max_response_bytes:
             raise EventTooLargeError("response", size, self._max_response_bytes)
@@ -202,13 +229,13 @@ class TurnLog:
 
     def _note_pause(self, logged: LoggedEvent) -> None:
         """Measure the pause before the first event of a request: within a request, events follow at once."""
-        last = self._request.events[-1] if self._request.events else None
-        if last is not None:
+        if events := self._request.events:
+            pause = logged.at - events[-1].at
             # Nearly all pauses are short, so those are only counted.
-            if logged.at - last.at < _SHORT_PAUSE_MS:
+            if pause < _SHORT_PAUSE_MS:
                 self._short_pauses += 1
-            elif last.type == logged.type == "token":  # Between other events, a tool may have run.
-                metrics.TOKEN_GAP.observe((logged.at - last.at) / 1000)
+            elif logged.is_token and events[-1].is_token:  # Between other events, a tool may have run.
+                metrics.TOKEN_GAP.observe(pause / 1000)
 
     def _report_short_pauses(self) -> None:
         metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
@@ -251,20 +278,33 @@ class TurnLog:
         error: ErrorEvent | None = None,
         joined: Joined | None = None,
     ) -> None:
-        """Append the last events in one step and wait until they are committed. Raises StoreError."""
-        self.ended = True
-        if self._failure is None:
-            request = self._open_request()
-            done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason, joined=joined)
-            for event in (response, error, done):
-                if event is not None:
-                    self._position += 1
-                    request.events.append(log_event(event, self._position, self._epoch))
-                    self.fold.add(request.events[-1])
-            request.ending = self.fold.state()
+        """Append the last events in one step and wait until they are committed.
+
+        Raises StoreError, and EventTooLargeError if the response is too large; then nothing is appended.
+        """
+        self.close()
+        if self._failure is not None:
+            return await self.flush()  # It raises the failure.
+        done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason, joined=joined)
+        events = [event for event in (response, error, done) if event is not None]
+        last = [log_event(event, self._position + n, self._epoch) for n, event in enumerate(events, start=1)]
+        if response is not None:
+            self._check_response_size(len(last[0].body))
+        request = self._open_request()
+        request.events += last
+        for logged in last:
+            self.fold.add(logged)
+        self._position = last[-1].position
+        state = request.ending = self.fold.state()
         await self.flush()
         self._report_short_pauses()
-        metrics.note_ending(outcome, self.fold.state().timings)
+        metrics.note_ending(outcome, state.timings)
+
+    def detach(self) -> None:
+        """Drop the references to the turn's execution, so that both are freed without the garbage collector."""
+        self._on_failure = None
+        if self._request.is_taken:
+            self._request = _NO_REQUEST
 
     async def rewind(self) -> None:
         """Return to the last committed event, after a failure of the store. Raises StoreError, TurnEndedError.
@@ -283,7 +323,7 @@ class TurnLog:
         if error is None:
             self._committed += count
         elif self._failure is None:
-            self._failure = error
+            self._failure, self._free_until = error, 0
             if isinstance(error, FencedError):
                 metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:

@@ -5,12 +5,14 @@ A recording has one line of ASCII JSON for each of these:
     {"recording": 1, "turnwire": "0.1.0", "turn": {...}}    first: what the agent was given, with its history
     {"position": 3, "epoch": 1, "at": ..., "event": {...}}  the log, as in `log.jsonl`
     {"call": {...}, "result": ...}                          the journal: one line for each entry
+    {"file": "<digest>", "data": "<base64>"}                the files of its messages
     {"request": "<fingerprint>", "body": ...}               requests to models, if they are known
 
 The journal has only fingerprints of requests. A replay whose requests have the same fingerprints knows their text, and
 adds it to the recording (see `replay`).
 """
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -24,6 +26,7 @@ from turnwire.core.codec import LoggedEvent, ascii_json, decode_event
 from turnwire.core.contracts import JournalEntry, LogReader
 from turnwire.core.errors import RecordingError
 from turnwire.core.events import DoneEvent, ResponseEvent
+from turnwire.core.files import ATTACHED, Blob, attached_files
 from turnwire.core.follow import read_all
 from turnwire.core.history import PARAGRAPH, PastTurns, TrimmedHistory, imported_history
 from turnwire.core.inputs import JOINS
@@ -36,12 +39,16 @@ _NOT_RECORDED = ("resumption", "progress")
 
 
 class TurnRecording(Struct, frozen=True, kw_only=True):
-    """One ended turn: its input, its log, its journal, and the requests to models, as JSON, by fingerprint."""
+    """One ended turn: its input, its log, its journal, and the requests to models, as JSON, by fingerprint.
+
+    `files` are those of its messages, by digest.
+    """
 
     turn: Turn
     events: tuple[LoggedEvent, ...]
     entries: tuple[JournalEntry, ...] = ()
     requests: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
     def done(self) -> DoneEvent:
@@ -64,6 +71,8 @@ class TurnRecording(Struct, frozen=True, kw_only=True):
 class RecordedTurns(LogReader, Protocol):
     """The parts of a store that a recording is made from."""
 
+    async def read_blob(self, session_id: str, digest: str) -> Blob | None: ...
+
     async def journal(self, turn_id: str) -> list[JournalEntry]: ...
 
 
@@ -75,7 +84,7 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
     events = [logged async for page in read_all(store, record.id) for logged in page]
     if not events or not events[-1].is_last:
         raise RecordingError(f"turn {record.id} has not ended yet; record it when it has")
-    options = {name: value for name, value in record.options.items() if name not in ("attachments", JOINS)}
+    options = {name: value for name, value in record.options.items() if name not in ("attachments", ATTACHED, JOINS)}
     fold = TurnFold()
     for logged in events:
         fold.add(logged)
@@ -90,8 +99,18 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
         history=history,
         options=options,
         parent_turn_id=record.parent_turn_id,
+        attachments=attached_files(record.options),
+        metadata=record.options.get("metadata") or {},
     )
-    return TurnRecording(turn=turn, events=tuple(events), entries=tuple(await store.journal(record.id)))
+    attached = [*turn.attachments, *(file for message in history for file in message.attachments)]
+    digests = {file.digest for file in attached if file.digest}
+    blobs = [await store.read_blob(record.session_id, digest) for digest in sorted(digests)]
+    return TurnRecording(
+        turn=turn,
+        events=tuple(events),
+        entries=tuple(await store.journal(record.id)),
+        files={blob.digest: blob.body for blob in blobs if blob},
+    )
 
 
 async def recorded_history(store: PastTurns, record: TurnRecord, turns: int, tokens: int) -> tuple[Message, ...]:
@@ -112,6 +131,9 @@ def encode_recording(recording: TurnRecording) -> bytes:
 
 def _lines(recording: TurnRecording) -> Iterator[bytes]:
     turn = {name: value for name, value in _plain(recording.turn).items() if name not in _NOT_RECORDED}
+    for name in ("attachments", "metadata"):
+        if not turn[name]:
+            del turn[name]
     yield ascii_json({"recording": VERSION, "turnwire": _TURNWIRE, "turn": turn})
     for logged in recording.events:
         yield b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
@@ -121,6 +143,8 @@ def _lines(recording: TurnRecording) -> Iterator[bytes]:
     for entry in recording.entries:
         # The result is copied as it is: it may have escapes that only the standard library reads.
         yield b'{"call":%b,"result":%b}' % (ascii_json(replace(entry, result=b"")), entry.result or b"null")
+    for digest, data in recording.files.items():
+        yield b'{"file":%b,"data":"%b"}' % (ascii_json(digest), base64.b64encode(data))
     for digest, body in recording.requests.items():
         yield b'{"request":%b,"body":%b}' % (ascii_json(digest), body.encode("ascii"))
 
@@ -131,6 +155,7 @@ def decode_recording(data: bytes) -> TurnRecording:
     events: list[LoggedEvent] = []
     entries: list[JournalEntry] = []
     requests: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     for number, text in enumerate(data.splitlines(), 1):
         try:
             line = json.loads(text)
@@ -144,6 +169,8 @@ def decode_recording(data: bytes) -> TurnRecording:
                 entry = msgspec.convert(line["call"], JournalEntry)
                 has_result = entry.state == "finished" and entry.kind != "suspension"
                 entries.append(replace(entry, result=_dump(line["result"])) if has_result else entry)
+            elif "file" in line:
+                files[line["file"]] = base64.b64decode(line["data"])
             else:
                 requests[line["request"]] = json.dumps(line["body"])  # As `journal.fingerprint` writes it.
         except RecordingError:
@@ -152,7 +179,7 @@ def decode_recording(data: bytes) -> TurnRecording:
             raise RecordingError(f"line {number} is not a line of a recording: {error}") from error
     if turn is None or not events or not events[-1].is_last:
         raise RecordingError("the file is not a recording, or its end is missing; record the turn again")
-    return TurnRecording(turn=turn, events=tuple(events), entries=tuple(entries), requests=requests)
+    return TurnRecording(turn=turn, events=tuple(events), entries=tuple(entries), requests=requests, files=files)
 
 
 def _read_head(line: Any) -> Turn:

@@ -10,17 +10,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from turnwire.core.budget import Limits
-from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
-from turnwire.core.codec import now_ms
+from turnwire.core.codec import LoggedEvent, now_ms
 from turnwire.core.contracts import Agent, Store, Suspension, keeps_journal, repeats, resumes
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import ApprovalRequestEvent, Event, RestartEvent, StatusEvent, ToolCallEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    Event,
+    ReplyEvent,
+    RestartEvent,
+    StatusEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from turnwire.core.follow import read_all
 from turnwire.core.history import work_messages
 from turnwire.core.journal import RecordedCall, Recording, fold_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.state import TurnFold
-from turnwire.core.turns import Message, Step
+from turnwire.core.turns import HANDED_BACK, SHUTDOWN, WORKER_LOST, Message, Step, Stop
 
 MAX_RESTARTS = 3
 """The limit exists because a turn that is often lost with its worker may be what kills the workers.
@@ -70,12 +78,25 @@ async def release_or_suspend(
 
 async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool) -> Literal["queued", "waiting"]:
     # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
-    log.ended = True
+    log.close()
     if waits:
         await log.suspend(Suspension(now_ms() + int(limits.approval_timeout * 1000), checkpoint))
         return "waiting"
     await log.release()
     return "queued"
+
+
+def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
+    """Return True if the commit of this last event of a log has queued the turn, or it is the opening of the log."""
+    match last.event:
+        case RestartEvent() | ApprovalResponseEvent() | ReplyEvent():
+            return True
+        case StatusEvent(text=text):
+            return text == MOVING_ON
+        case ToolResultEvent(call_id=call_id):
+            return fold.client_result(call_id) is not None
+        case _:
+            return last.epoch == 0
 
 
 # Agents with a journal
@@ -159,8 +180,11 @@ def doubtful_calls(recording: Recording, fold: TurnFold, agent: Agent) -> list[R
 
 
 def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
-    """Return True for a tool call without a result. One that a person has denied since then does not begin again."""
-    if call.entry.kind != "tool" or call.is_finished:
+    """Return True for a tool call without a result. One that a person has denied since then does not begin again.
+
+    One that waits for an answer was stopped at a known point.
+    """
+    if call.entry.kind != "tool" or call.is_finished or call.is_waiting:
         return False
     decision = fold.decision(call.entry.call_id)
     return decision is None or decision.approved

@@ -8,7 +8,6 @@ work may come in another order. If nothing differs, the events of a replay are t
 
 import asyncio
 import json
-from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
@@ -28,15 +27,15 @@ from turnwire.core.events import (
     ErrorEvent,
     Event,
     InputMode,
+    QuestionEvent,
     ResponseEvent,
     RestartEvent,
-    StatusEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
-    UsageEvent,
 )
 from turnwire.core.execution import explain_error, whole_response
+from turnwire.core.files import Blob, TurnFiles, set_files
 from turnwire.core.inputs import TurnInputs, set_inputs
 from turnwire.core.journal import (
     JournaledCall,
@@ -49,10 +48,11 @@ from turnwire.core.journal import (
     set_journal,
 )
 from turnwire.core.log import LogLimits, TurnLog
+from turnwire.core.recorded_log import PROMISED, RecordedLog, comparable
 from turnwire.core.recording import TurnRecording
-from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
 from turnwire.core.state import OPENING_POSITION, TurnFold
 from turnwire.core.turns import TurnRecord
+from turnwire.core.waits import TurnWaits
 
 Difference = Literal[
     "prompt", "model", "tool", "arguments", "call", "text", "event", "approval", "response", "failure", "missing"
@@ -63,8 +63,6 @@ that is not recorded, or something that is recorded and did not happen."""
 
 _STOP_SECONDS = 5.0
 _EXTERNAL = ("cancelled", "interrupted")
-_PROMISED = (ToolCallEvent, ToolResultEvent)
-"""Events that the agent itself writes, also while a tool runs."""
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
@@ -181,6 +179,7 @@ class _ReplayRun:
         )
         sink: Any = _SinkStore()
         self.log = TurnLog(sink, self.record, LogLimits())
+        self._waits = TurnWaits(self.log, turn.options, lambda: None)
         self.requests: dict[str, str] = {}
         self.fingerprints: dict[tuple[int, str], str] = {}
         self.answered_calls = 0
@@ -188,7 +187,7 @@ class _ReplayRun:
         self._error: BaseException | None = None
         self._divergence: asyncio.Future[Divergence | None] = asyncio.get_running_loop().create_future()
         self._segments = list(_segments(recording.entries))
-        self._recorded = _RecordedLog(recording, [call for part in self._segments for call in part.calls.values()])
+        self._recorded = RecordedLog(recording, [call for part in self._segments for call in part.calls.values()])
         self._produced: dict[int, bytes] = {}
         self._decided: set[str] = set()
 
@@ -234,11 +233,13 @@ class _ReplayRun:
             journal = _ReplayJournal(self, segment)
             set_journal(journal)
             set_inputs(_RecordedInputs(self, journal))
+            set_files(TurnFiles(_RecordedFiles(self._recording), turn.session_id))
             try:
                 await self._read(self._agent.answer(turn))
             except WaitForApproval as approval:
                 if number + 1 == len(self._segments):
-                    self._diverge_here("approval", "", _show(approval.requests), approval.requests[0].agent_path)
+                    requests = (*approval.requests, *approval.questions)
+                    self._diverge_here("approval", "", _show(requests), requests[0].agent_path)
                 resumption = self._suspend(approval, self._segments[number + 1])
                 if resumption is None:
                     return  # The recorded turn was stopped while it waited.
@@ -265,26 +266,33 @@ class _ReplayRun:
     def _suspend(self, approval: WaitForApproval, following: Recording) -> Resumption | None:
         """Compare what a person is asked, and return the recorded decisions; None if they were never made."""
         call_ids = following.decided_calls or ()
-        if {request.call_id for request in approval.requests} != set(call_ids):
+        requests = (*approval.requests, *approval.questions)
+        if {_id_of(each) for each in requests} != set(call_ids):
             recorded = [self._recorded.find(ApprovalRequestEvent, call_id) for call_id in call_ids]
             first = min((logged.position for logged in recorded if logged), default=following.base)
-            self._diverge(
-                first, "approval", _show([logged.event for logged in recorded if logged]), _show(approval.requests)
-            )
+            self._diverge(first, "approval", _show([logged.event for logged in recorded if logged]), _show(requests))
         for request in approval.requests:
             if not self.log.fold.has_call(request.call_id):
                 path = request.agent_path
                 self._write(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=path))
             self._meet(request)
             self.log.append(request)
+        for question in approval.questions:
+            self.log.append(question)
         for call_id in call_ids:
-            response = self._recorded.find(ApprovalResponseEvent, call_id)
+            response = self._recorded.find(ApprovalResponseEvent, call_id) or self._recorded.find_reply(call_id)
             if response is None:
                 return None
             self.log.append(response.event)
-        decisions = [self.log.fold.decision(call_id) for call_id in call_ids]
+        fold = self.log.fold
+        decisions = [fold.decision(call_id) for call_id in call_ids]
         self._decided = set(call_ids)
-        return Resumption(tuple(decision for decision in decisions if decision), approval.checkpoint)
+        replies = [fold.reply(question.id) for question in approval.questions]
+        return Resumption(
+            tuple(decision for decision in decisions if decision),
+            approval.checkpoint,
+            tuple(reply for reply in replies if reply),
+        )
 
     # What the agent writes
 
@@ -313,6 +321,8 @@ class _ReplayRun:
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
             case ToolCallEvent(call_id=call_id) if call_id in self._decided:
                 self._decided.discard(call_id)
+            case ToolCallEvent() | ToolResultEvent() if self._waits.is_client_call(event):
+                pass  # The call and what the client sent are in the recording.
             case _ if isinstance(event, (*RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, RestartEvent)):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
             case _:
@@ -321,7 +331,7 @@ class _ReplayRun:
 
     def _meet(self, event: Event) -> bool:
         """Find an event in the recording. Return False if it came from a call and is in the log already."""
-        key = _comparable(event)
+        key = comparable(event)
         logged = self._recorded.take(key)
         if logged is not None:
             event = decode_event(encode_event(event)[1])
@@ -347,11 +357,11 @@ class _ReplayRun:
             text = text[length:]
 
     def _diverge_at_event(self, event: Event) -> NoReturn:
-        if isinstance(event, (*_PROMISED, ApprovalRequestEvent)):
+        if isinstance(event, (*PROMISED, ApprovalRequestEvent)):
             logged = self._recorded.find(type(event), event.call_id)
             if logged is not None and logged.position not in self._produced:
                 recorded = logged.event
-                assert isinstance(recorded, (*_PROMISED, ApprovalRequestEvent))
+                assert isinstance(recorded, (*PROMISED, ApprovalRequestEvent))
                 what: Difference = "event"
                 if not isinstance(event, ToolResultEvent):
                     what = "tool" if recorded.tool != event.tool else "arguments"
@@ -544,6 +554,17 @@ class _ReplayJournal(TurnJournal):
             await run.diverge_at_call("prompt", call, run.request_text(recorded.fingerprint), now)
 
 
+class _RecordedFiles:
+    """The files of the recorded turn's messages."""
+
+    def __init__(self, recording: TurnRecording) -> None:
+        self._files = recording.files
+
+    async def read_blob(self, session_id: str, digest: str) -> Blob | None:
+        body = self._files.get(digest)
+        return None if body is None else Blob(digest=digest, media_type="", body=body)
+
+
 class _RecordedInputs(TurnInputs):
     """The messages that entered the recorded turn, for the agent to take at the same points."""
 
@@ -560,123 +581,8 @@ class _RecordedInputs(TurnInputs):
         return []
 
 
-class _RecordedLog:
-    """The events of a recording: those that the agent must write again, and those that came out of its calls.
-
-    Text is compared as text: an agent may cut it differently.
-    """
-
-    def __init__(self, recording: TurnRecording, calls: Sequence[RecordedCall]) -> None:
-        self.fold = TurnFold()
-        for logged in recording.events:
-            self.fold.add(logged)
-        self._events = recording.events
-        self._calls = calls
-        self._has_models = any(call.entry.kind == "model" for call in calls)
-        self._unmet: dict[int, LoggedEvent] = {}
-        self._positions: defaultdict[bytes, deque[int]] = defaultdict(deque)
-        self._texts: defaultdict[tuple[str, ...], deque[int]] = defaultdict(deque)
-        self._offsets: defaultdict[tuple[str, ...], int] = defaultdict(int)
-        self._outputs: defaultdict[int, list[LoggedEvent]] = defaultdict(list)
-        self._answered: defaultdict[bytes, int] = defaultdict(int)
-        first_call = min((call.since for call in calls), default=len(recording.events))
-        for logged in recording.events:
-            if self._is_written_by_turnwire(logged, first_call):
-                continue
-            owner = self._owner(logged)
-            if owner is not None:
-                self._outputs[id(owner)].append(logged)
-                continue
-            self._unmet[logged.position] = logged
-            if isinstance(logged.event, TokenEvent):
-                self._texts[logged.event.agent_path].append(logged.position)
-            else:
-                self._positions[_comparable(logged.event)].append(logged.position)
-
-    def _is_written_by_turnwire(self, logged: LoggedEvent, first_call: int) -> bool:
-        event = logged.event
-        if self.fold.is_void(logged.position):
-            return True
-        match event:
-            case ApprovalRequestEvent():
-                return event.reason == OUTCOME_UNKNOWN
-            case StatusEvent():
-                return event.text == MOVING_ON or logged.position <= first_call
-            case UsageEvent():
-                return logged.position <= first_call  # Of a summary of the history.
-            case _:
-                own = (*RESERVED, ApprovalResponseEvent, RestartEvent, ResponseEvent, ErrorEvent)
-                return isinstance(event, own)
-
-    def _owner(self, logged: LoggedEvent) -> RecordedCall | None:
-        """Return the call that an event came out of, if the agent does not write it again when that is answered."""
-        event, path = logged.event, logged.event.agent_path
-        spans = [call for call in self._calls if _is_within(logged.position, call)]
-        if not isinstance(event, ApprovalRequestEvent):
-            for call in spans:
-                if call.entry.kind == "model" and call.entry.agent_path == path:
-                    return call
-        for call in spans:
-            own = call.entry.agent_path
-            if call.entry.kind != "tool" or path[: len(own)] != own:
-                continue
-            if len(path) > len(own):
-                return call
-            is_own_text = isinstance(event, TokenEvent) and not self._has_models
-            if not (isinstance(event, (*_PROMISED, ApprovalRequestEvent)) or is_own_text):
-                return call
-        return None
-
-    def take(self, key: bytes) -> LoggedEvent | None:
-        """Return the first event that equals this one and was not met before."""
-        positions = self._positions.get(key)
-        return self._unmet.pop(positions.popleft()) if positions else None
-
-    def was_answered(self, key: bytes) -> bool:
-        """Return True, once, for an event that came out of a call that was answered."""
-        if self._answered[key] <= 0:
-            return False
-        self._answered[key] -= 1
-        return True
-
-    def next_text(self, path: tuple[str, ...]) -> tuple[LoggedEvent, str] | tuple[None, str]:
-        """Return the recorded piece of text that comes next, and what is left of it."""
-        if not self._texts[path]:
-            return None, ""
-        logged = self._unmet[self._texts[path][0]]
-        assert isinstance(logged.event, TokenEvent)
-        return logged, logged.event.content[self._offsets[path] :]
-
-    def advance(self, path: tuple[str, ...], length: int) -> None:
-        logged, rest = self.next_text(path)
-        if logged is not None and length == len(rest):
-            del self._unmet[self._texts[path].popleft()]
-            self._offsets[path] = 0
-        else:
-            self._offsets[path] += length
-
-    def answer(self, call: RecordedCall) -> list[LoggedEvent]:
-        """Return what came out of a call, which is now answered."""
-        events = self._outputs.pop(id(call), [])
-        for logged in events:
-            self._answered[_comparable(logged.event)] += 1
-        return events
-
-    def find(self, kind: type[Any], call_id: str) -> LoggedEvent | None:
-        """Return the last valid event of this kind about a call."""
-        for logged in reversed(self._events):
-            if isinstance(logged.event, kind) and getattr(logged.event, "call_id", "") == call_id:
-                return None if self.fold.is_void(logged.position) else logged
-        return None
-
-    def first_unmet(self, *, path: tuple[str, ...] | None = None, before: int | None = None) -> LoggedEvent | None:
-        """Return the first event that the agent has not written again, of one agent path or of all."""
-        for position, logged in self._unmet.items():
-            if before is not None and position >= before:
-                return None
-            if path is None or logged.event.agent_path == path:
-                return logged
-        return None
+def _id_of(request: ApprovalRequestEvent | QuestionEvent) -> str:
+    return request.id if isinstance(request, QuestionEvent) else request.call_id
 
 
 def _segments(entries: Iterable[JournalEntry]) -> Iterator[Recording]:
@@ -687,15 +593,6 @@ def _segments(entries: Iterable[JournalEntry]) -> Iterator[Recording]:
             yield fold_journal(so_far)
         so_far.append(entry)
     yield fold_journal(so_far)
-
-
-def _is_within(position: int, call: RecordedCall) -> bool:
-    return call.since < position and (not call.is_finished or position <= call.position)
-
-
-def _comparable(event: Event) -> bytes:
-    """Return an event in a form that is the same when the agent writes it again."""
-    return encode_event(replace(event, ms=None) if isinstance(event, ToolResultEvent) else event)[1]
 
 
 def _without_timings(response: ResponseEvent) -> bytes:

@@ -6,15 +6,15 @@ are accepted here.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from turnwire.core import metrics
 from turnwire.core.budget import Limits, Spending
-from turnwire.core.cancellation import cancelled
 from turnwire.core.codec import clean_text, now_ms
 from turnwire.core.contracts import (
     Accepted,
@@ -26,13 +26,16 @@ from turnwire.core.contracts import (
     NewTurn,
     OnBusy,
     Store,
-    takes_attachments,
+    check_attachments,
+    takes_client_tools,
     takes_model,
+    tool_names,
 )
 from turnwire.core.errors import (
     AgentNotFoundError,
-    AttachmentsNotTakenError,
     BadPositionError,
+    ClientToolConflictError,
+    ClientToolsNotTakenError,
     ModelNotTakenError,
     NoAgentError,
     ShuttingDownError,
@@ -41,8 +44,9 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnTakenError,
 )
-from turnwire.core.events import SessionEvent
-from turnwire.core.execution import Execution
+from turnwire.core.events import AttachedFile, SessionEvent
+from turnwire.core.execution import Execution, ExecutionState
+from turnwire.core.files import ATTACHED, Blob, attached_files, history_digests
 from turnwire.core.follow import read_all
 from turnwire.core.fork import copied_events, plan_fork
 from turnwire.core.history import TrimmedHistory
@@ -50,8 +54,9 @@ from turnwire.core.ids import new_id
 from turnwire.core.inputs import JOINS
 from turnwire.core.log import opening_events
 from turnwire.core.presence import Presence
-from turnwire.core.suspension import PendingApprovals
-from turnwire.core.turns import TurnRecord, new_session
+from turnwire.core.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer, SuspendedTurns
+from turnwire.core.turns import TurnRecord, cancelled, new_session
+from turnwire.core.waits import client_tools
 from turnwire.core.worker import TurnWorker
 
 
@@ -60,7 +65,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
     `parent_turn_id` is the turn of the session whose history it continues, by default the last one; "" is none.
     `disconnect_grace` is None for "continue", 0 for "cancel". The option `history` has the messages from before the
-    session: a list of `{"role": "user" or "assistant", "content": text}`.
+    session: a list of `{"role": "user" or "assistant", "content": text}`. `attachments` describe the files of the
+    message; `blobs` are those of them, and of the history, that the session may not have yet.
     """
 
     principal: str
@@ -77,6 +83,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     parent_turn_id: str | None = None
     disconnect_grace: float | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    attachments: Sequence[AttachedFile] = ()
+    blobs: Sequence[Blob] = ()
 
 
 class ForkRequest(Struct, frozen=True, kw_only=True):
@@ -109,9 +117,15 @@ class TurnRunner:
         self._limits = limits = limits or Limits()
         self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
         self._spending = Spending(store, limits.max_tokens_per_day)
-        self._approvals = PendingApprovals(store, limits, lambda: self._worker.id)
+        self._suspended = SuspendedTurns(store, limits, lambda: self._worker.id)
         self._worker = TurnWorker(
-            store, agents, limits, self._historian, self._spending, self._on_turn_settled, self._approvals.deny_overdue
+            store,
+            agents,
+            limits,
+            self._historian,
+            self._spending,
+            self._on_turn_settled,
+            self._suspended.answer_overdue,
         )
         self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
         self._draining = False
@@ -125,6 +139,11 @@ class TurnRunner:
         """Return the worker id of this process, as its turns have it."""
         return self._worker.id
 
+    @property
+    def max_session_file_bytes(self) -> int:
+        """Return the most bytes of the files of a session."""
+        return self._limits.max_session_file_bytes
+
     async def open(self) -> None:
         await self._worker.open()
 
@@ -132,7 +151,7 @@ class TurnRunner:
         """Accept a turn and commit its first events; it runs when the session is free.
 
         Raises the errors of `TurnStore.create_turn`, AgentNotFoundError, NoAgentError, AttachmentsNotTakenError,
-        ShuttingDownError.
+        ClientToolsNotTakenError, ClientToolConflictError, ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
@@ -144,8 +163,10 @@ class TurnRunner:
         agent, options = agent or next(iter(self._agents)), request.options
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
-        if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
-            raise AttachmentsNotTakenError(agent)
+        if request.attachments:
+            options = {**options, ATTACHED: msgspec.to_builtins(request.attachments)}
+        check_attachments(agent, self._agents[agent], options)
+        self._check_client_tools(agent, options)
         if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
         session = None
@@ -171,6 +192,8 @@ class TurnRunner:
             session=session,
             idempotency_key=request.idempotency_key,
             fingerprint=request.fingerprint,
+            blobs=request.blobs,
+            digests=_digests(options),
         )
         return await self._accept(new, request.on_busy)
 
@@ -189,6 +212,7 @@ class TurnRunner:
         options = {**source.options, "model": request.model} if request.model else source.options
         if options.get("model") is not None and not takes_model(agent):
             raise ModelNotTakenError(name)
+        self._check_client_tools(name, options)
         if not 1 <= request.position <= source.last_position:
             raise BadPositionError(request.position, source.last_position)
         events = [logged async for page in read_all(self._store, source.id) for logged in page]
@@ -203,6 +227,10 @@ class TurnRunner:
             channel=request.channel,
             is_changed=is_changed,
         )
+        options = {key: value for key, value in options.items() if key != ATTACHED}
+        if plan.attachments:
+            options[ATTACHED] = msgspec.to_builtins(plan.attachments)
+        check_attachments(name, agent, options)
         now, timeout = now_ms(), int(self._limits.approval_timeout * 1000)
         record = TurnRecord(
             id=new_id(),
@@ -227,14 +255,24 @@ class TurnRunner:
             forked_from=source.id,
             entries=plan.entries,
             checkpoint=plan.checkpoint if plan.checkpoint is not None or not plan.waits else b"",
+            digests=plan.digests,
         )
         return await self._accept(new, request.on_busy)
+
+    def _check_client_tools(self, name: str, options: Mapping[str, Any]) -> None:
+        tools, agent = client_tools(options), self._agents[name]
+        if tools and not takes_client_tools(agent):
+            raise ClientToolsNotTakenError(name)
+        for tool in tools:
+            if tool.name in tool_names(agent):
+                raise ClientToolConflictError(name, tool.name)
 
     async def _accept(self, new: NewTurn, on_busy: OnBusy) -> Accepted:
         admission = Admission(
             on_busy=on_busy,
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
+            max_file_bytes=self._limits.max_session_file_bytes,
             budget=await self.budget(new.record.principal) if self._spending.limit else None,
         )
         accepted = await self._store.create_turn(new, admission)
@@ -273,6 +311,9 @@ class TurnRunner:
                     await execution.wait()
                 if execution.continues_later:  # It was just being suspended or released.
                     return await self.cancel(turn_id, reason)
+                if execution.state is ExecutionState.ABANDONED:  # Another worker ends it.
+                    async with asyncio.timeout(patience):
+                        await self._wait_for_end(turn_id)
             metrics.CANCEL.observe(time.monotonic() - began)
 
     async def _command_stop(self, turn_id: str, reason: str) -> Execution | None:
@@ -308,16 +349,52 @@ class TurnRunner:
         reason: str | None = None,
         by: str | None = None,
         args: dict[str, Any] | None = None,
+        edited_args: dict[str, Any] | None = None,
     ) -> None:
-        """Record a person's decision about a call; the turn continues when all of its requests are decided.
+        """Record a person's decision about a call; the turn continues when it has all answers that it waits for.
 
-        `args` are those that the person saw, if they are known. Repeating a decision changes nothing.
-        Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError.
+        `args` are those that the person saw, if they are known; `edited_args` those that the tool gets instead, if its
+        request is editable. Repeating a decision changes nothing. Raises ApprovalNotFoundError, ApprovalConflictError,
+        InvalidReplyError, TurnNotWaitingError.
         """
-        await self._approvals.check(turn_id, call_id, approved, args)
+        await self._answer(
+            turn_id,
+            DecisionAnswer(
+                call_id=call_id, approved=approved, reason=reason, by=by, args=args, edited_args=edited_args
+            ),
+        )
+
+    async def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        declined: bool = False,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Record the reply to a question of a turn, in the same way.
+
+        Raises QuestionNotFoundError, ReplyConflictError, InvalidReplyError, TurnNotWaitingError.
+        """
+        answer = ReplyAnswer(
+            question_id=question_id, value=None if declined else value, declined=declined, reason=reason, by=by
+        )
+        await self._answer(turn_id, answer)
+
+    async def send_tool_result(self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False) -> None:
+        """Record the result of a tool that the client has run, in the same way.
+
+        Raises ToolCallNotFoundError, ReplyConflictError, InvalidReplyError if it is too large, TurnNotWaitingError.
+        """
+        await self._answer(turn_id, ClientResultAnswer(call_id=call_id, output=output, is_error=is_error))
+
+    async def _answer(self, turn_id: str, answer: Answer) -> None:
+        await self._suspended.check(turn_id, answer)
         if execution := self._worker.running.get(turn_id):
             await execution.wait()  # It is just being suspended.
-        await self._approvals.decide(turn_id, call_id, approved=approved, reason=reason, by=by, args=args)
+        await self._suspended.answer(turn_id, answer)
 
     async def cancel_session(self, session_id: str) -> None:
         """Cancel all unfinished turns of a session."""
@@ -364,3 +441,8 @@ class TurnRunner:
         self._presence.close()
         await self._worker.close()
         await self._historian.close()
+
+
+def _digests(options: Mapping[str, Any]) -> set[str]:
+    """Return the digests of the files that a turn with these options needs."""
+    return {file.digest for file in attached_files(options) if file.digest} | history_digests(options)

@@ -11,6 +11,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
+    AttachedFile,
     CitationEvent,
     CustomEvent,
     DoneEvent,
@@ -18,7 +19,9 @@ from turnwire.core.events import (
     HandoffEvent,
     InputEvent,
     MessageEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -32,7 +35,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import FollowUp, Input, Step, TurnState
+from turnwire.core.turns import FollowUp, Input, Question, Step, TurnState
 
 OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
 
@@ -42,8 +45,9 @@ class TurnFold:
 
     def __init__(self) -> None:
         self._state = TurnState()
-        self._pieces: list[str] = []
-        self._position = 0
+        self.pieces: list[str] = []
+        """The tokens of the answer."""
+        self.position = 0
         self._began_at = 0
         # The length of the answer at each event that is not a token of it: (position, pieces, code points).
         # The tokens in between have consecutive positions, so nothing has to be kept for each of them.
@@ -56,6 +60,11 @@ class TurnFold:
         self._requests: dict[str, ApprovalRequestEvent] = {}
         self._responses: dict[str, ApprovalResponseEvent] = {}
         self._suspended_for: list[str] = []
+        # Questions and calls of the client's tools by id, and their answers. No restart makes them void.
+        self._questions: dict[str, Question] = {}
+        self._replies: dict[str, ReplyEvent] = {}
+        self._client_calls: dict[str, ToolCallEvent] = {}
+        self._client_results: dict[str, ToolResultEvent] = {}
         # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
         self._borders: list[int] = [OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
@@ -71,22 +80,22 @@ class TurnFold:
         if isinstance(event, TokenEvent) and not event.agent_path:
             self.add_token(event.content, logged.position, logged.at)
         else:
-            self._position = logged.position
+            self.position = logged.position
             self._fold(logged)
             self._mark_answer(logged.position)
 
     def add_token(self, content: str, position: int, at: int) -> None:
         """Add a token of the answer; nearly every event is one."""
-        if not self._pieces:
+        if not self.pieces:
             self._time("first_event_ms", at)
             self._time("first_token_ms", at)
-        self._pieces.append(content)
-        self._position = position
+        self.pieces.append(content)
+        self.position = position
 
     @property
     def text(self) -> str:
         """Return the answer so far."""
-        return "".join(self._pieces)
+        return "".join(self.pieces)
 
     @property
     def message(self) -> str:
@@ -94,9 +103,14 @@ class TurnFold:
         return self._state.follow_ups[-1].content if self._state.follow_ups else self._state.message
 
     @property
+    def attachments(self) -> tuple[AttachedFile, ...]:
+        """Return the files of the message that is being answered."""
+        return self._state.follow_ups[-1].attachments if self._state.follow_ups else self._state.attachments
+
+    @property
     def has_answer(self) -> bool:
         """Return True if there is text after the last message."""
-        return len(self.text) > self.message_offset if self._state.follow_ups else bool(self._pieces)
+        return len(self.text) > self.message_offset if self._state.follow_ups else bool(self.pieces)
 
     @property
     def message_position(self) -> int:
@@ -117,6 +131,48 @@ class TurnFold:
         """Return the requests that a person has yet to decide."""
         return [request for call_id, request in self._requests.items() if call_id not in self._responses]
 
+    def approval_request(self, call_id: str) -> ApprovalRequestEvent | None:
+        """Return the latest request for a call, also one that is decided."""
+        return self._requests.get(call_id)
+
+    @property
+    def open_questions(self) -> list[Question]:
+        """Return the questions that nobody has answered."""
+        return [question for question in self._questions.values() if question.state == "open"]
+
+    @property
+    def open_client_calls(self) -> list[ToolCallEvent]:
+        """Return the calls of the client's tools that have no result."""
+        return [call for call_id, call in self._client_calls.items() if call_id not in self._client_results]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if the turn waits for a decision, a reply, or a result of the client."""
+        return bool(self.undecided or self.open_questions or self.open_client_calls)
+
+    @property
+    def questions(self) -> list[Question]:
+        """Return all questions, in order."""
+        return list(self._questions.values())
+
+    def question(self, question_id: str) -> Question | None:
+        return self._questions.get(question_id)
+
+    def reply(self, question_id: str) -> ReplyEvent | None:
+        return self._replies.get(question_id)
+
+    def client_call(self, call_id: str) -> ToolCallEvent | None:
+        return self._client_calls.get(call_id)
+
+    def client_result(self, call_id: str) -> ToolResultEvent | None:
+        """Return the result that the client has sent for a call of one of its tools."""
+        return self._client_results.get(call_id)
+
+    def is_running(self, call_id: str) -> bool:
+        """Return True if the log shows a tool call without a result."""
+        step = self._find("tool", call_id)
+        return step is not None and step.state in ("running", "waiting")
+
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Return the decisions since the last suspension, about calls that have no result yet."""
@@ -132,11 +188,12 @@ class TurnFold:
         return Decision(
             call_id=call_id,
             tool=request.tool,
-            args=request.args,
+            args=request.args if response.args is None else response.args,
             approved=response.approved,
             reason=response.reason,
             by=response.by,
             is_repeat=self._is_repeat(call_id),
+            requested_args=None if response.args is None else request.args,
         )
 
     def has_call(self, call_id: str) -> bool:
@@ -177,7 +234,7 @@ class TurnFold:
 
     def state(self) -> TurnState:
         self._state.text = self.text
-        self._state.position = self._position
+        self._state.position = self.position
         return self._state
 
     def _fold(self, logged: LoggedEvent) -> None:
@@ -189,7 +246,7 @@ class TurnFold:
             case MessageEvent() if logged.position > OPENING_POSITION:
                 self._follow_up(logged, event)
             case MessageEvent():
-                state.message = event.content
+                state.message, state.attachments = event.content, event.attachments
                 self._began_at = logged.at
             case InputEvent():
                 offset = self._answer_length()
@@ -205,9 +262,13 @@ class TurnFold:
                 step = self._step(logged, "review", event.step_id, event.verdict)
                 step.state, step.result = "succeeded", to_builtins(event)
             case ToolCallEvent():
-                self._step(logged, "tool", event.call_id, event.tool, event.args)
+                step = self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._note_tool(event.tool)
                 self._pass_border(logged)
+                if event.runs_on == "client":
+                    step.runs_on = "client"
+                    self._client_calls[event.call_id] = event
+                    self._waiting_since = logged.at
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, progress=event.text if event.text is not None else step.progress)
@@ -219,13 +280,16 @@ class TurnFold:
                 self._note_tool(event.tool)
                 self._result_positions[step.position] = logged.position
                 self._pass_border(logged)
+                if event.call_id in self._client_calls and event.call_id not in self._client_results:
+                    self._client_results[event.call_id] = event
+                    self._count_wait(logged)
             case CitationEvent():
                 state.citations.append(event)
                 self._citation_positions.append(logged.position)
             case ApprovalRequestEvent():
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
-                self._change(logged, step, state="waiting", reason=event.reason)
+                self._change(logged, step, state="waiting", reason=event.reason, editable=event.editable)
                 self._approvals.append((logged.position, event))
                 self._add_request(event)
                 self._waiting_since = logged.at
@@ -234,11 +298,19 @@ class TurnFold:
                     self._approvals.append((logged.position, event))
                     self._responses[event.call_id] = event
                     self._pass_border(logged)
-                    if logged.position > (state.forked_at or 0):
-                        self.waited_ms += logged.at - self._waiting_since
-                    self._waiting_since = logged.at
+                    self._count_wait(logged)
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, state="running")
+                    if event.args is not None:
+                        self._change(logged, step, args=event.args)
+            case QuestionEvent():
+                self._ask(logged, event)
+            case ReplyEvent():
+                if (question := self._questions.get(event.question_id)) and question.state == "open":
+                    question.state, question.value = "declined" if event.declined else "answered", event.value
+                    self._replies[event.question_id] = event
+                    self._pass_border(logged)
+                    self._count_wait(logged)
             case RestartEvent():
                 self._rewind(event.from_position)
                 self._restarts.append((logged.position, event.from_position))
@@ -261,16 +333,41 @@ class TurnFold:
         if "first_event_ms" not in state.timings and logged.position > OPENING_POSITION:
             self._time("first_event_ms", logged.at)
 
+    def _ask(self, logged: LoggedEvent, event: QuestionEvent) -> None:
+        question = Question(
+            id=event.id,
+            prompt=event.prompt,
+            position=logged.position,
+            schema=event.schema,
+            call_id=event.call_id,
+            agent_path=event.agent_path,
+        )
+        self._questions[event.id] = question
+        self._state.questions = list(self._questions.values())
+        self._pass_border(logged)
+        self._waiting_since = logged.at
+
+    def _count_wait(self, logged: LoggedEvent) -> None:
+        """Add the time that the turn has waited for an answer. A fork has not waited before it began."""
+        if logged.position > (self._state.forked_at or 0):
+            self.waited_ms += logged.at - self._waiting_since
+        self._waiting_since = logged.at
+
     def _follow_up(self, logged: LoggedEvent, event: MessageEvent) -> None:
         """Begin the answer to another message: what is open before it counts as cancelled."""
         _, pieces, length = self._marks[-1]
-        offset = length + sum(map(len, self._pieces[pieces:]))
-        follow_up = FollowUp(content=event.content, position=logged.position, answer_offset=offset)
+        offset = length + sum(map(len, self.pieces[pieces:]))
+        follow_up = FollowUp(
+            content=event.content, position=logged.position, answer_offset=offset, attachments=event.attachments
+        )
         self._state.follow_ups += (follow_up,)
         for step in self._state.steps:
             if step.state in ("running", "waiting"):
                 self._change(logged, step, state="failed", result={"error": "cancelled"})
         self._approvals, self._requests, self._responses, self._suspended_for = [], {}, {}, []
+        self._client_calls, self._client_results = {}, {}
+        for question in self.open_questions:
+            question.state = "cancelled"
         self._borders.append(logged.position)
 
     def _time(self, name: str, at: int) -> None:
@@ -278,12 +375,12 @@ class TurnFold:
 
     def _mark_answer(self, position: int) -> None:
         _, pieces, length = self._marks[-1]
-        length += sum(map(len, self._pieces[pieces:]))
-        self._marks.append((position, len(self._pieces), length))
+        length += sum(map(len, self.pieces[pieces:]))
+        self._marks.append((position, len(self.pieces), length))
 
     def _answer_length(self) -> int:
         _, pieces, length = self._marks[-1]
-        return length + sum(map(len, self._pieces[pieces:]))
+        return length + sum(map(len, self.pieces[pieces:]))
 
     def _note_tool(self, tool: str) -> None:
         if tool not in self._state.tools_used:
@@ -351,7 +448,7 @@ class TurnFold:
         mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
         marked, pieces, _ = self._marks[mark]
         del self._marks[mark + 1 :]
-        del self._pieces[pieces + position - marked :]
+        del self.pieces[pieces + position - marked :]
         while self._changes and self._changes[-1][0] > position:
             _, target, name, before = self._changes.pop()
             setattr(target, name, before)

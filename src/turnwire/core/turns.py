@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from turnwire.core.approvals import Resumption
 from turnwire.core.codec import now_ms
-from turnwire.core.events import CitationEvent, ErrorEvent, InputMode, Joined, Outcome, Usage
+from turnwire.core.events import AttachedFile, CitationEvent, ErrorEvent, InputMode, Joined, Outcome, RunsOn, Usage
 from turnwire.core.ids import new_id
 
 Phase = Literal["queued", "running", "waiting", "ended"]
@@ -19,7 +19,8 @@ Phase = Literal["queued", "running", "waiting", "ended"]
 class Message(Struct, frozen=True, omit_defaults=True):
     """One entry of a conversation, in the shape that every model provider knows.
 
-    `agent` is the name of the agent that the last handoff of its turn went to, if there was one.
+    `agent` is the name of the agent that the last handoff of its turn went to, if there was one. `attachments` describe
+    the files of a user's message; `core.files` reads them.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -27,6 +28,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
     tool_calls: tuple["ToolRequest", ...] = ()
     call_id: str | None = None
     agent: str | None = None
+    attachments: tuple[AttachedFile, ...] = ()
 
 
 class ToolRequest(Struct, frozen=True):
@@ -43,6 +45,9 @@ class Turn(Struct, frozen=True, kw_only=True):
     `resumption` is set when the agent has waited for a person in this turn and continues now. `progress` is for an
     agent with `on_crash = "resume"`: its work in this turn before its worker was lost, as messages that follow the
     user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
+
+    `attachments` describe the files of the message; `read_file` returns their bytes. `metadata` is what the client's
+    application sent with the message, and no more to be trusted than the message.
     """
 
     id: str
@@ -56,9 +61,11 @@ class Turn(Struct, frozen=True, kw_only=True):
     resumption: Resumption | None = None
     progress: tuple[Message, ...] = ()
     parent_turn_id: str | None = None
+    attachments: tuple[AttachedFile, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A turn as a store lists it, without its log."""
 
     id: str
@@ -86,7 +93,8 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Step(Struct, kw_only=True, omit_defaults=True):
     """A tool call, a search, a review or a handoff; `answer_offset` is the length of the answer before it.
 
-    `reason` says why the step needs a person's approval.
+    `reason` says why the step needs a person's approval, and `editable` whether its arguments may be changed. A running
+    tool call that `runs_on` the client waits for the client's result.
     """
 
     kind: Literal["tool", "search", "review", "handoff"]
@@ -101,14 +109,30 @@ class Step(Struct, kw_only=True, omit_defaults=True):
     reason: str | None = None
     ms: float | None = None
     agent_path: tuple[str, ...] = ()
+    runs_on: RunsOn = "server"
+    editable: bool = False
 
 
-class FollowUp(Struct, frozen=True, kw_only=True):
+class Question(Struct, kw_only=True, omit_defaults=True):
+    """A question of the turn. An `open` one is what the turn waits for; `value` is the answer."""
+
+    id: str
+    prompt: str
+    position: int
+    schema: dict[str, Any] | None = None
+    call_id: str | None = None
+    agent_path: tuple[str, ...] = ()
+    state: Literal["open", "answered", "declined", "cancelled"] = "open"
+    value: Any = None
+
+
+class FollowUp(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message after the first one in the log of a fork; `answer_offset` is the length of the answer before it."""
 
     content: str
     position: int
     answer_offset: int
+    attachments: tuple[AttachedFile, ...] = ()
 
 
 class Input(Struct, omit_defaults=True):
@@ -125,7 +149,7 @@ class Input(Struct, omit_defaults=True):
     mode: InputMode = "steer"
 
 
-class TurnState(Struct, kw_only=True, omit_defaults=True):
+class TurnState(Struct, kw_only=True, omit_defaults=True, gc=False):
     """The fold of a turn's log up to `position`."""
 
     turn_id: str = ""
@@ -139,6 +163,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     status: str | None = None
     steps: list[Step] = field(default_factory=list[Step])
     inputs: list[Input] = []  # Omitted when it is empty, unlike the lists that have always been there.
+    questions: list[Question] = []
     citations: list[CitationEvent] = field(default_factory=list[CitationEvent])
     tools_used: list[str] = field(default_factory=list[str])
     mode: str | None = None
@@ -151,13 +176,14 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     forked_at: int | None = None
     restarts: int = 0
     follow_ups: tuple[FollowUp, ...] = ()
+    attachments: tuple[AttachedFile, ...] = ()
     joined: Joined | None = None
 
 
 _TITLE_LENGTH = 60
 
 
-class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Session(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One conversation: an owner and its turns in order."""
 
     id: str
@@ -180,3 +206,37 @@ def title_from(message: str) -> str:
     """Return the default title of a session: the start of its first message, on one line."""
     line = " ".join(message.split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
+
+
+# The ends of turns
+
+
+class Stop(Struct, frozen=True):
+    """A reason to stop a running turn: a request, readers that left, a shutdown, a lost worker.
+
+    The turn's log ends with its outcome and its error.
+    """
+
+    outcome: Outcome
+    reason: str
+    error: ErrorEvent | None = None
+
+
+def cancelled(reason: str) -> Stop:
+    return Stop("cancelled", reason)
+
+
+SHUTDOWN = Stop(
+    "interrupted",
+    "shutdown",
+    ErrorEvent("The server was stopped while it worked on this answer.", "interrupted", retryable=True),
+)
+WORKER_LOST = Stop(
+    "interrupted",
+    "worker_lost",
+    ErrorEvent("The server was lost while it worked on this answer.", "interrupted", retryable=True),
+)
+HANDED_BACK = Stop("interrupted", "handed_back")
+"""A stop between two steps: another worker continues the turn."""
+WAITING = Stop("interrupted", "waiting")
+"""A stop for a wait: the turn is suspended until a question is answered, or the client has sent a result."""

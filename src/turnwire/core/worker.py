@@ -14,12 +14,13 @@ from typing import Any
 
 from turnwire.core import metrics
 from turnwire.core.budget import Limits, Spending, UsageMeter
-from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
 from turnwire.core.contracts import RUNNABLE, Agent, HistorySource, Store
 from turnwire.core.errors import StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.execution import Execution, ExecutionState
+from turnwire.core.follow import fold_log
 from turnwire.core.ids import new_id
-from turnwire.core.turns import TurnRecord
+from turnwire.core.recovery import is_queued_by
+from turnwire.core.turns import SHUTDOWN, WORKER_LOST, Stop, TurnRecord, cancelled
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -58,7 +59,7 @@ class TurnWorker:
         self._on_settled = on_settled
         self._chores = chores
         self._name = f"{socket.gethostname()}:{os.getpid()}"
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
@@ -82,6 +83,7 @@ class TurnWorker:
             asyncio.create_task(self._work()),
             asyncio.create_task(self._keep_lease()),
             asyncio.create_task(self._recover()),
+            asyncio.create_task(self._time_out_turns()),
         ]
         if self._store.is_shared:
             self._loops.append(asyncio.create_task(self._guard_lease()))
@@ -204,8 +206,8 @@ class TurnWorker:
         self.running[record.id] = execution
         self._idle.clear()
         task = execution.start()
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return execution
 
     def _release(self, execution: Execution) -> None:
@@ -221,6 +223,15 @@ class TurnWorker:
             self._on_settled(execution.record, not execution.continues_later)
         if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
             self.wake()  # There is room for another turn.
+
+    async def _time_out_turns(self) -> None:
+        """Look for turns whose time is over: a timer for each of thousands would take half a kilobyte each."""
+        loop, seconds = asyncio.get_running_loop(), min(1.0, self._limits.turn_timeout / 10)
+        while True:
+            await asyncio.sleep(seconds)
+            now = loop.time()
+            for execution in list(self.running.values()):
+                execution.check_deadline(now)
 
     # The lease
 
@@ -296,9 +307,13 @@ class TurnWorker:
                     self._execute(record, stop)
 
     async def _has_begun(self, turn: TurnRecord) -> bool:
-        """Return True if the last claim of the turn has written to its log: its agent must not begin again."""
+        """Return False if this worker's claim is the first one since the turn was queued, so that no agent runs it.
+
+        Otherwise the claim was a takeover, or an earlier one has run the agent, which must not begin again.
+        """
         last = await self._store.read(turn.id, turn.last_position - 1, 1)
-        return any(logged.epoch == turn.epoch for logged in last)
+        fold = await fold_log(self._store, turn.id)
+        return not any(logged.epoch == turn.epoch - 1 and is_queued_by(logged, fold) for logged in last)
 
     async def _commanded_stops(self, worker: str) -> dict[str, Stop]:
         try:

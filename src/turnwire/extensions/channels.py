@@ -15,6 +15,7 @@ from turnwire.core.events import (
     Event,
     HandoffEvent,
     InputEvent,
+    QuestionEvent,
     RestartEvent,
     ReviewEvent,
     SearchEvent,
@@ -336,6 +337,8 @@ class StepReader:
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
             case InputEvent():
                 return status_step(f"Added: {_short(event.content)}")
+            case QuestionEvent():
+                return status_step(f"Question: {_short(event.prompt)}")
             case StatusEvent():
                 return status_step(event.text)
             case ApprovalResponseEvent():

@@ -8,12 +8,14 @@ every extension that was written before would cease to fit it; a new ability is 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import Logger
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
+from turnwire.core.files import Blob
 from turnwire.tools import Tool
 
+_T = TypeVar("_T")
 Topic = Literal["user_message", "agent_response"]
 Subscriber = Callable[[dict[str, Any]], Awaitable[None]]
 OnChunk = Callable[[str], Awaitable[None]]
@@ -77,6 +79,19 @@ class MessageReceipt(Protocol):
         ...
 
 
+class TableTransactions(Protocol):
+    """Transactions in the shared database, in the order in which they were made."""
+
+    def transaction(self, work: Callable[[Any], _T]) -> Awaitable[_T]:
+        """Call `work(connection)` in a thread: all that it writes is committed, or nothing if it raises.
+
+        `connection.execute(statement, values)` takes `?` for a value, and returns what has `fetchone` and `fetchall`.
+        The work is done even if the caller is cancelled, and done again if the connection is lost. Raises StoreError,
+        and ShuttingDownError if another process runs the extension now.
+        """
+        ...
+
+
 class ExtensionContext(Protocol):
     """The services that Turnwire gives an extension: its configuration, the agents and the other channels.
 
@@ -96,6 +111,14 @@ class ExtensionContext(Protocol):
         ...
 
     @property
+    def shared_tables(self) -> TableTransactions | None:
+        """The database that all machines share, for tables of the extension; None if the store is a file.
+
+        The names of the tables begin with the extension's id. Its folder is only on this machine.
+        """
+        ...
+
+    @property
     def logger(self) -> Logger: ...
 
     def get_config(self, name: str, default: Any = None) -> Any: ...
@@ -112,12 +135,14 @@ class ExtensionContext(Protocol):
         principal: str | None = None,
         message_id: str | None = None,
         agent_id: str | None = None,
+        attachments: Sequence[Blob] = (),
     ) -> MessageReceipt:
         """Accept a person's message: return as soon as it is durable, without waiting for the agent.
 
         From then on the source of the message may forget it: the answer comes back to this channel, after a crash too.
         `principal` owns the turn, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
-        message: it is answered once. The messages of one `user_id` are answered one after the other.
+        message: it is answered once. The messages of one `user_id` are answered one after the other. `attachments` are
+        its files, which `turnwire.core.files.new_blob` makes.
         """
         ...
 
@@ -157,6 +182,22 @@ class ExtensionContext(Protocol):
         self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
     ) -> str:
         """Run the agent like `invoke_agent`, and pass on the answer while it is made. Return the whole answer."""
+        ...
+
+    async def speak_to_user(
+        self,
+        channel_id: str,
+        user_id: str,
+        prompt: str,
+        *,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> str:
+        """Run the agent in a user's conversation on another extension's channel, and return the answer's text.
+
+        The channel shows the answer while it is written, if it can, and gets it at least once, after a crash too. The
+        same `message_id` again is the same prompt: it is answered once. Raises LookupError if there is no such channel.
+        """
         ...
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:

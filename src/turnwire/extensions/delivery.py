@@ -75,7 +75,7 @@ class DeliveryRecords:
             record_event(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
             return _select(connection, "key = ?", key)[0], True
 
-        return await self._journal.run(insert)
+        return await self._journal.run(insert, channel_id)
 
     async def conversation(self, channel_id: str, user_id: str) -> str:
         """Return the external id of the session that this user is in now."""
@@ -87,12 +87,12 @@ class DeliveryRecords:
             number = self._conversation(connection, channel_id, user_id)
             _set_conversation(connection, channel_id, user_id, number + 1)
 
-        await self._journal.run(update)
+        await self._journal.run(update, channel_id)
 
     async def set_turn(self, delivery: Delivery) -> None:
         update = "UPDATE delivery SET turn_id = ? WHERE number = ?"
         values = (delivery.turn_id, delivery.number)
-        await self._journal.run(lambda connection: connection.execute(update, values))
+        await self._journal.run(lambda connection: connection.execute(update, values), delivery.channel_id)
 
     async def set_answer(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
         """Keep the answer until it is delivered, with its `agent_response` event, which is published once."""
@@ -105,19 +105,20 @@ class DeliveryRecords:
         }
 
         def write(connection: sqlite3.Connection) -> None:
-            update = "UPDATE delivery SET answer = ? WHERE number = ? AND answer IS NULL"
-            if connection.execute(update, (answer, delivery.number)).rowcount:
+            update = "UPDATE delivery SET answer = ? WHERE number = ? AND answer IS NULL RETURNING number"
+            if connection.execute(update, (answer, delivery.number)).fetchall():
                 record_event(connection, "agent_response", payload)
                 # The session timeout runs from the answer: it may have taken long.
                 touch = "UPDATE conversation SET last_at = ? WHERE channel_id = ? AND user_id = ?"
                 connection.execute(touch, (now_ms(), delivery.channel_id, delivery.user_id))
 
-        await self._journal.run(write)
+        await self._journal.run(write, delivery.channel_id)
 
     async def set_delivered(self, delivery: Delivery) -> None:
         """Mark the answer as delivered and remove both texts: they are in the turn's log, which people may delete."""
         update = "UPDATE delivery SET delivered_at = ?, text = '', answer = '' WHERE number = ?"
-        await self._journal.run(lambda connection: connection.execute(update, (now_ms(), delivery.number)))
+        values = (now_ms(), delivery.number)
+        await self._journal.run(lambda connection: connection.execute(update, values), delivery.channel_id)
 
     async def undelivered(self) -> list[Delivery]:
         """Delete what is too old, and return the rest in order."""
@@ -147,7 +148,9 @@ def _is_answering(connection: sqlite3.Connection, channel_id: str, user_id: str)
 
 def _set_conversation(connection: sqlite3.Connection, channel_id: str, user_id: str, number: int) -> None:
     connection.execute(
-        "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?)", (channel_id, user_id, number, now_ms())
+        """INSERT INTO conversation (channel_id, user_id, number, last_at) VALUES (?, ?, ?, ?)
+           ON CONFLICT (channel_id, user_id) DO UPDATE SET number = excluded.number, last_at = excluded.last_at""",
+        (channel_id, user_id, number, now_ms()),
     )
 
 
@@ -261,6 +264,15 @@ class DeliveryQueue:
             queue.starting = asyncio.create_task(self._start_all(key, queue), name=f"turns of {key[1]} on {key[0]}")
         return pending.receipt
 
+    async def drop(self, channel_id: str) -> None:
+        """Leave the deliveries of a channel to another process, which runs it now."""
+        keys = [key for key in self._queues if key[0] == channel_id]
+        queues = [self._queues.pop(key) for key in keys]
+        tasks = [task for queue in queues for task in (queue.starting, queue.delivering)]
+        await cancel_all(tasks, self._limits.closing_patience)
+        for pending in [pending for queue in queues for pending in queue.pending]:
+            pending.receipt.fail(ShuttingDownError())
+
     async def close(self, patience: float) -> None:
         """Deliver finished answers within the grace period; leave the rest to the next process."""
         self._is_closed = True
@@ -313,6 +325,8 @@ class DeliveryQueue:
             error: Exception = ShuttingDownError()
             try:
                 await self._deliver(queue, pending)
+            except ShuttingDownError:
+                pass  # The journal has the message: the next process delivers the answer.
             except Exception as failure:
                 # The journal or the store failed: the answer is left to the next process.
                 logger.exception("the answer %s could not be delivered", pending.delivery.key)

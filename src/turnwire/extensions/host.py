@@ -159,6 +159,14 @@ class ExtensionHost:
         else:
             self.set_state("degraded", f"health_check returned {type(health).__name__}", "it must return a Health")
 
+    async def pause(self, limit: float, message: str) -> None:
+        """Stop it, ignoring its errors, so that it can be started again."""
+        if self.is_up:
+            await self._attempt("stop", limit)
+            self.is_up = False
+        if self.state != "failed":
+            self.set_state("loaded", message)
+
     async def stop(self, limit: float) -> None:
         """Stop and destroy it, ignoring its errors."""
         if self.extension is None:

@@ -1,4 +1,7 @@
-"""The kernel's journal: accepted messages, deliveries and published events, in one SQLite file of the data folder.
+"""The kernel's journal: accepted messages, deliveries and published events.
+
+It is one SQLite file of the data folder or, if the store is shared, in the same database as the logs. The statements
+are the same for both, so they use what both understand.
 
 The event bus publishes two kinds of events to the extensions that have subscribed:
 
@@ -15,6 +18,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +27,7 @@ from turnwire.core.codec import now_ms
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError, TurnwireError
 from turnwire.extensions.calls import KernelLimits, call, cancel_all, reason
 from turnwire.extensions.contract import Subscriber, Topic
+from turnwire.extensions.tables import SharedTables
 from turnwire.sqlite_threads import SqliteThreads
 
 logger = logging.getLogger("turnwire.extensions")
@@ -60,15 +65,21 @@ _PAGE = 100
 _KEEP_MS = 7 * 86_400_000
 _KEEP_COUNT = 10_000
 _MAX_RETRY_SECONDS = 60.0
+_POLL_SECONDS = 2.0
 
 
 class Journal:
     """The database that the event bus and the delivery queue share, so that one transaction can cover both."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Keep the journal in `folder`, or in memory if there is none."""
+    def __init__(self, folder: Path | None, shared: SharedTables | None = None) -> None:
+        """Keep the journal in `folder`, in memory if there is none, or in a shared database."""
         self._folder = folder
-        self._threads = SqliteThreads(self._connect, name="turnwire-extensions")
+        self._shared = shared
+        self._threads = shared or SqliteThreads(self._connect, name="turnwire-extensions")
+
+    @property
+    def is_shared(self) -> bool:
+        return self._shared is not None
 
     async def open(self) -> None:
         """Raises StoreUnusableError if the file cannot be used."""
@@ -78,13 +89,16 @@ class Journal:
         """Finish the transactions that were queued before, then close the file."""
         await self._threads.close()
 
-    def run(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def run(self, work: Callable[[sqlite3.Connection], T], owner: str | None = None) -> asyncio.Future[T]:
         """Queue `work(connection)` as one transaction, behind those queued before, even if the caller is cancelled.
 
-        Raises StoreError, and ShuttingDownError after `close`.
+        `owner` is the extension that it is for. Raises StoreError, and ShuttingDownError after `close` or if another
+        process runs the extension now.
         """
         if self._threads.is_closed:
             raise ShuttingDownError
+        if self._shared is not None:
+            return self._shared.transaction(work, owner)
         return asyncio.ensure_future(_with_store_errors(self._threads.transaction(work)))
 
     def _connect(self) -> sqlite3.Connection:
@@ -118,7 +132,8 @@ async def _with_store_errors(transaction: asyncio.Future[T]) -> T:
 def record_event(connection: sqlite3.Connection, topic: Topic, payload: dict[str, Any]) -> None:
     """Insert an event in the transaction of what it reports; the caller must call `EventBus.wake` afterwards."""
     # Events without a subscription are not kept.
-    query = "INSERT INTO told (at, topic, payload) SELECT ?, ?, ? WHERE EXISTS (SELECT 1 FROM listener WHERE topic = ?)"
+    query = """INSERT INTO told (at, topic, payload) SELECT CAST(? AS bigint), CAST(? AS text), CAST(? AS text)
+               WHERE EXISTS (SELECT 1 FROM listener WHERE topic = ?)"""
     connection.execute(query, (now_ms(), topic, json.dumps(payload), topic))
 
 
@@ -129,6 +144,8 @@ class EventBus:
         self._journal = journal
         self._limits = limits
         self._subscriptions: dict[str, _Subscription] = {}
+        self._running: set[str] = set()
+        """The extensions that this process runs, if the journal is shared."""
 
     def subscribe(self, owner: str, topic: Topic, subscriber: Subscriber) -> None:
         """Subscribe. The next process finds the cursor by the owner, the topic and the number of the subscription."""
@@ -138,8 +155,29 @@ class EventBus:
         subscription = _Subscription(f"{owner}/{topic}/{number}", topic, subscriber, self._journal, self._limits)
         self._subscriptions[subscription.name] = subscription
         # Queued at once, so that no event of later on can come before it.
-        inserted = self._journal.run(subscription.insert)
-        subscription.task = asyncio.create_task(subscription.run(inserted), name=f"subscription {subscription.name}")
+        subscription.inserted = self._journal.run(subscription.insert)
+        if not self._journal.is_shared or owner in self._running:
+            subscription.start()
+
+    def has_subscribed(self, owner: str) -> bool:
+        return bool(self._owned(owner))
+
+    def start(self, owner: str) -> None:
+        """Publish events to the subscriptions of an extension that this process runs from now on."""
+        self._running.add(owner)
+        for subscription in self._owned(owner):
+            subscription.start()
+
+    async def stop(self, owner: str) -> None:
+        """Leave the subscriptions of an extension to another process."""
+        self._running.discard(owner)
+        subscriptions = self._owned(owner)
+        await cancel_all([subscription.task for subscription in subscriptions], self._limits.closing_patience)
+        for subscription in subscriptions:
+            subscription.task = None
+
+    def _owned(self, owner: str) -> "list[_Subscription]":
+        return [found for name, found in self._subscriptions.items() if name.startswith(f"{owner}/")]
 
     async def emit(self, topic: Topic, payload: dict[str, Any]) -> None:
         """Commit an event. Subscribers get it later."""
@@ -167,22 +205,36 @@ class _Subscription:
         self.name = name
         self.has_news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.inserted: asyncio.Future[None] | None = None
+        self._owner = name.partition("/")[0]
         self._topic = topic
         self._subscriber = subscriber
         self._journal = journal
         self._limits = limits
         self._backoff = Backoff(first=limits.restart_delay, longest=_MAX_RETRY_SECONDS)
 
-    async def run(self, inserted: asyncio.Future[None]) -> None:
+    def start(self) -> None:
+        if self.task is None:
+            self.task = asyncio.create_task(self._run(), name=f"subscription {self.name}")
+
+    async def _run(self) -> None:
         try:
-            await inserted
+            if self.inserted is not None:
+                await self.inserted
             while True:
                 self.has_news.clear()
-                for number, payload in await self._journal.run(self._next_events):
+                for number, payload in await self._journal.run(self._next_events, self._owner):
                     await self._publish(payload)
-                    await self._journal.run(lambda connection, number=number: self._advance(connection, number))
+                    await self._journal.run(
+                        lambda connection, number=number: self._advance(connection, number), self._owner
+                    )
                     self.has_news.set()
-                await self.has_news.wait()
+                # Another process may have published something meanwhile.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS if self._journal.is_shared else None):
+                        await self.has_news.wait()
+        except ShuttingDownError:
+            pass  # Another process runs the extension.
         except TurnwireError:
             logger.exception("subscription %s stops until the next start", self.name)
 
@@ -200,8 +252,8 @@ class _Subscription:
 
     def insert(self, connection: sqlite3.Connection) -> None:
         # A new subscription starts at the next event.
-        query = """INSERT OR IGNORE INTO listener
-                   SELECT ?, ?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'told'), 0)"""
+        query = """INSERT INTO listener (name, topic, told)
+                   VALUES (?, ?, coalesce((SELECT max(id) FROM told), 0)) ON CONFLICT DO NOTHING"""
         connection.execute(query, (self.name, self._topic))
 
     def _next_events(self, connection: sqlite3.Connection) -> list[tuple[int, str]]:
@@ -211,10 +263,11 @@ class _Subscription:
 
     def _advance(self, connection: sqlite3.Connection, number: int) -> None:
         connection.execute("UPDATE listener SET told = ? WHERE name = ?", (number, self.name))
-        query = "DELETE FROM told WHERE topic = ?1 AND id <= (SELECT min(told) FROM listener WHERE topic = ?1)"
-        connection.execute(query, (self._topic,))
+        query = "DELETE FROM told WHERE topic = ? AND id <= (SELECT min(told) FROM listener WHERE topic = ?)"
+        connection.execute(query, (self._topic, self._topic))
 
 
 def _prune(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM told WHERE at < ?", (now_ms() - _KEEP_MS,))
-    connection.execute("DELETE FROM told WHERE id <= (SELECT max(id) FROM told) - ?", (_KEEP_COUNT,))
+    query = "DELETE FROM told WHERE id <= (SELECT max(id) FROM told) - CAST(? AS bigint)"
+    connection.execute(query, (_KEEP_COUNT,))

@@ -3,6 +3,9 @@
 It is opened in two steps. `load` comes before turns are run, because an extension may provide the agent of a queued
 turn; `start` comes after, because a channel may receive a message at once. Extensions run in this process and can do
 what it can do: the kernel isolates their failures, it is no sandbox.
+
+If the store is shared, every process loads the extensions, so that their agents, tools and context are everywhere. What
+acts by itself (channels, services, subscribers) is started by one process at a time, which holds a lease for it.
 """
 
 import asyncio
@@ -13,29 +16,53 @@ from contextlib import AsyncExitStack
 from logging import Logger
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from turnwire.core.contracts import Agent, Store
+from turnwire.core.files import Blob
 from turnwire.core.runner import TurnRunner
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.journal import EventBus, Journal
+from turnwire.extensions.leases import ExtensionLeases
 from turnwire.extensions.loader import Loader
 from turnwire.extensions.manifest import FoundExtension, Manifest, discover
 from turnwire.extensions.router import ContextAgent, MessageRouter
+from turnwire.extensions.tables import SharedTables
 from turnwire.tools import Tool
 
+if TYPE_CHECKING:
+    # PostgreSQL is an extra.
+    from turnwire.stores.postgres.leases import PostgresLeases
+    from turnwire.stores.postgres.shared_database import SharedDatabase
+
+logger = logging.getLogger("turnwire.extensions")
+
 OfferTools = Callable[[Sequence[Tool]], None]
+ELSEWHERE = "another process runs it"
+
+
+class SharedHome(Struct, frozen=True):
+    """Where the extensions of all processes keep their records, and the leases of this process."""
+
+    database: "SharedDatabase"
+    leases: "PostgresLeases"
+
+    def tables(self, owner: str | None = None) -> SharedTables:
+        return SharedTables(self.database, self.leases, owner)
 
 
 class Kernel:
     """The extensions of one server. `data` holds a folder for each of them and, if `keeps`, the journal.
 
-    Without `keeps` the journal is in memory, and no delivery outlives the process. With `allowed`, extensions of the
-    user's own folder and of packages run only if their id is in it.
+    Without `keeps` the journal is in memory, and no delivery outlives the process. With `shared` it is in a database
+    that other processes use too. With `allowed`, extensions of the user's own folder and of packages run only if their
+    id is in it.
     """
 
     def __init__(
@@ -50,6 +77,7 @@ class Kernel:
         environment: Mapping[str, str] = os.environ,
         finds_installed: bool = True,
         allowed: Collection[str] | None = None,
+        shared: SharedHome | None = None,
     ) -> None:
         self._folders = folders
         self._allowed = allowed
@@ -58,7 +86,12 @@ class Kernel:
         self._limits = limits or KernelLimits()
         self._finds_installed = finds_installed
         self._attached: list[ExtensionHost] = []
-        self._journal = Journal(data if keeps else None)
+        self._shared = shared
+        self._leases = None if shared is None else ExtensionLeases(shared.leases, self._wanted_leases)
+        self._channels: dict[str, Channel] = {}
+        self._tables: list[SharedTables] = []
+        self._moving: asyncio.Task[None] | None = None
+        self._journal = Journal(data if keeps else None, None if shared is None else shared.tables())
         self.bus = EventBus(self._journal, self._limits)
         deliveries = DeliveryRecords(self._journal, self._limits.session_timeout)
         self.router = MessageRouter(store, runner, deliveries, self.bus, self._limits)
@@ -98,16 +131,93 @@ class Kernel:
     async def start(self) -> None:
         """Start the extensions, and resume the deliveries that earlier processes left."""
         await self.router.load_undelivered()
-        await self.loader.start_all(on_started=lambda host: self.router.resume(host.id))
+        await self.loader.start_all(self._on_started, except_for=self._is_leased)
         for host in self.loader.hosted.values():
-            if not host.is_up:
-                self.router.channels.pop(host.id, None)
-                self.router.starter.providers.pop(host.id, None)
+            if not host.is_up and not self._is_leased(host):
+                self._drop_failed(host)
+        if self._leases is not None:
+            await self._leases.open()
+            await self._move()
+            self._moving = asyncio.create_task(self._keep_moving(self._leases), name="extensions")
+
+    def _on_started(self, host: ExtensionHost) -> None:
+        self.router.resume(host.id)
+
+    def _drop_failed(self, host: ExtensionHost) -> None:
+        self.router.channels.pop(host.id, None)
+        self.router.starter.providers.pop(host.id, None)
+
+    # Leases
+
+    def _is_leased(self, host: ExtensionHost) -> bool:
+        """Return True if the extension acts by itself, so that only one process may run it."""
+        acts = "channel" in host.provides or "service" in host.provides or self.bus.has_subscribed(host.id)
+        return self._leases is not None and acts
+
+    def _wanted_leases(self) -> list[str]:
+        return [
+            host.id for host in self.extensions.values() if self._is_leased(host) and (host.is_up or _is_ready(host))
+        ]
+
+    async def _keep_moving(self, leases: ExtensionLeases) -> None:
+        while True:
+            await leases.changed.wait()
+            leases.changed.clear()
+            try:
+                await self._move()
+            except Exception:
+                logger.exception("an extension could not be moved; the next change of leases tries again")
+
+    async def _move(self) -> None:
+        """Start the extensions whose lease this process has, and stop those whose lease it has lost."""
+        assert self._leases is not None
+        for host in reversed(list(self.extensions.values())):
+            if host.is_up and self._is_leased(host) and not self._may_start(host):
+                await self._leave(host)
+        for host in self.extensions.values():
+            if not host.is_up and self._is_leased(host) and _is_ready(host):
+                if self._may_start(host):
+                    await self._take(host)
+                elif not host.message:
+                    host.set_state("loaded", ELSEWHERE)
+
+    def _may_start(self, host: ExtensionHost) -> bool:
+        """Return True if this process has the lease of the extension, and of those that it depends on."""
+        assert self._leases is not None
+        needed = [self.extensions[id] for id in host.manifest.depends_on if id in self.extensions]
+        return host.id in self._leases.held and all(
+            self._may_start(other) for other in needed if self._is_leased(other)
+        )
+
+    async def _take(self, host: ExtensionHost) -> None:
+        if host.id in self._channels:
+            self.router.channels[host.id] = self._channels[host.id]
+        # The process that ran it may have left deliveries.
+        await self.router.load_undelivered()
+        self.bus.start(host.id)
+        await self.loader.start(host, self._on_started)
+        if not host.is_up:
+            self._drop_failed(host)
+            await self.bus.stop(host.id)
+
+    async def _leave(self, host: ExtensionHost) -> None:
+        self.router.channels.pop(host.id, None)
+        await self.router.drop(host.id)
+        await self.bus.stop(host.id)
+        await self.loader.pause(host, ELSEWHERE)
 
     async def close(self) -> None:
         """Deliver finished answers, then stop the extensions. Comes after the turns were drained."""
         async with AsyncExitStack() as stack:
+            if self._shared is not None:
+                stack.push_async_callback(asyncio.to_thread, self._shared.database.close)
             stack.push_async_callback(self._journal.close)
+            for tables in self._tables:
+                stack.push_async_callback(tables.close)
+            if self._leases is not None:
+                await cancel_all([self._moving], self._limits.extension_timeout)
+                # After the extensions have stopped, so that two never run at once.
+                stack.push_async_callback(self._leases.close)
             stack.push_async_callback(self.bus.close)
             stack.push_async_callback(self.loader.stop_all)
             await self.router.close()
@@ -131,14 +241,19 @@ class Kernel:
     def _context(self, host: ExtensionHost) -> "Context":
         # Registered before it is started: a channel may receive a message while it starts.
         if "channel" in host.provides:
-            self.router.channels[host.id] = Channel(
+            self._channels[host.id] = Channel(
                 host.id,
                 host.extension,
                 host.provides,
                 is_streaming=host.config.get("streaming_enabled", True) is not False,
                 timeout=self._limits.channel_timeout,
             )
-        return Context(host, self.router, self.bus, self._data / host.id, self._environment)
+            if self._shared is None:
+                self.router.channels[host.id] = self._channels[host.id]
+        tables = None if self._shared is None else self._shared.tables(host.id)
+        if tables is not None:
+            self._tables.append(tables)
+        return Context(host, self.router, self.bus, self._data / host.id, self._environment, tables)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
         """Add what the extension provides: all of it, or nothing if a part cannot be used."""
@@ -156,6 +271,10 @@ class Kernel:
         agents.update(own_agents)
 
 
+def _is_ready(host: ExtensionHost) -> bool:
+    return host.state == "loaded"
+
+
 class Context:
     """The implementation of `ExtensionContext`, one for each extension."""
 
@@ -166,8 +285,10 @@ class Context:
         bus: EventBus,
         folder: Path,
         environment: Mapping[str, str],
+        tables: SharedTables | None = None,
     ) -> None:
         self._host = host
+        self._tables = tables
         self._router = router
         self._bus = bus
         self._folder = folder
@@ -186,6 +307,10 @@ class Context:
     def data_folder(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
+
+    @property
+    def shared_tables(self) -> SharedTables | None:
+        return self._tables
 
     @property
     def logger(self) -> Logger:
@@ -208,6 +333,7 @@ class Context:
         principal: str | None = None,
         message_id: str | None = None,
         agent_id: str | None = None,
+        attachments: Sequence[Blob] = (),
     ) -> MessageReceipt:
         return await self._router.accept(
             text,
@@ -216,6 +342,7 @@ class Context:
             principal=principal,
             message_id=message_id,
             agent_id=agent_id,
+            attachments=attachments,
         )
 
     def current_message(self, user_id: str) -> MessageReceipt | None:
@@ -230,8 +357,9 @@ class Context:
         message_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
-        receipt = await self.accept(text, user_id, principal=principal, message_id=message_id, agent_id=agent_id)
-        return await receipt.answer()
+        return await self._router.handle_user_message(
+            text, user_id, self._host.id, principal=principal, message_id=message_id, agent_id=agent_id
+        )
 
     async def cancel(self, user_id: str) -> bool:
         return await self._router.cancel(self._host.id, user_id)
@@ -249,6 +377,19 @@ class Context:
         self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
     ) -> str:
         return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=self._host.id)
+
+    async def speak_to_user(
+        self,
+        channel_id: str,
+        user_id: str,
+        prompt: str,
+        *,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> str:
+        return await self._router.handle_user_message(
+            prompt, user_id, channel_id, message_id=message_id, agent_id=agent_id
+        )
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
         await self._router.send_to_user(channel_id, user_id, message)

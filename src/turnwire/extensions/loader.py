@@ -82,21 +82,34 @@ class Loader:
             except Exception as error:
                 host.fail(f"what it provides cannot be used: {reason(error)}", "correct its own code")
 
-    async def start_all(self, on_started: Callable[[ExtensionHost], None]) -> None:
+    async def start_all(
+        self, on_started: Callable[[ExtensionHost], None], except_for: Callable[[ExtensionHost], bool] = lambda _: False
+    ) -> None:
         """Start the extensions in order. `on_started` is called for each, before its service runs."""
-        limit = self._limits.extension_timeout
         for host in self._in_state("loaded"):
-            if not self._has_dependencies(host):
-                continue
-            await host.start(limit)
-            if host.is_up:
-                on_started(host)
-                if "service" in host.provides:
-                    supervisor = BackgroundSupervisor(host, first_delay=self._limits.restart_delay)
-                    self._supervisors[host.id] = supervisor
-                    supervisor.start()
-                await host.check(limit)
+            if not except_for(host):
+                await self.start(host, on_started)
         self._watching = asyncio.create_task(self._watch())
+
+    async def start(self, host: ExtensionHost, on_started: Callable[[ExtensionHost], None]) -> None:
+        """Start one extension that is loaded."""
+        limit = self._limits.extension_timeout
+        if not self._has_dependencies(host):
+            return
+        await host.start(limit)
+        if host.is_up:
+            on_started(host)
+            if "service" in host.provides:
+                supervisor = BackgroundSupervisor(host, first_delay=self._limits.restart_delay)
+                self._supervisors[host.id] = supervisor
+                supervisor.start()
+            await host.check(limit)
+
+    async def pause(self, host: ExtensionHost, message: str) -> None:
+        """Stop one extension, so that it can be started again."""
+        if supervisor := self._supervisors.pop(host.id, None):
+            await supervisor.stop(self._limits.extension_timeout)
+        await host.pause(self._limits.extension_timeout, message)
 
     async def stop_all(self) -> None:
         """Stop the extensions in reverse order, so that dependencies stop last."""

@@ -7,25 +7,29 @@ interrupted.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.codec import clean_text
+from turnwire.core.codec import clean_text, now_ms
 from turnwire.core.contracts import (
     Accepted,
     Agent,
+    Annotation,
     OnBusy,
     OnCrash,
     OnDivergence,
     Store,
+    attachment_types,
     continues_diverged,
     keeps_journal,
     repeats,
     resumes,
-    takes_attachments,
+    takes_client_tools,
+    tool_names,
 )
 from turnwire.core.errors import (
     AgentError,
@@ -37,7 +41,8 @@ from turnwire.core.errors import (
     StoreError,
     TurnwireError,
 )
-from turnwire.core.events import Event
+from turnwire.core.events import AttachedFile, Event
+from turnwire.core.files import Blob
 from turnwire.core.ids import new_id
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.core.turns import Turn, TurnState
@@ -86,6 +91,7 @@ class MessageRouter:
         principal: str | None = None,
         message_id: str | None = None,
         agent_id: str | None = None,
+        attachments: Sequence[Blob] = (),
     ) -> Receipt:
         """Commit the message to the journal and queue its turn. A blank message is answered with a blank text.
 
@@ -94,18 +100,34 @@ class MessageRouter:
         self._channel(channel_id)
         text = clean_text(text).strip()
         message_id = message_id or new_id()
-        if not text:
+        if not text and not attachments:
             return Receipt(message_id, user_id, "")
         key = delivery_key(channel_id, user_id, message_id)
         principal = principal or f"{channel_id}:{user_id}"
         # In a task of its own: a caller that is cancelled must not leave a committed message unqueued.
-        task = self._background.run(self._accept(key, channel_id, user_id, principal, agent_id, text))
+        task = self._background.run(self._accept(key, channel_id, user_id, principal, agent_id, text, attachments))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
                 raise ShuttingDownError from None
             raise
+
+    async def handle_user_message(
+        self,
+        text: str,
+        user_id: str,
+        channel_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> str:
+        """Accept a message like `accept`, wait for the answer and return its text."""
+        receipt = await self.accept(
+            text, user_id, channel_id, principal=principal, message_id=message_id, agent_id=agent_id
+        )
+        return await receipt.answer()
 
     def current_message(self, channel_id: str, user_id: str) -> Receipt | None:
         pending = self._queue.current(channel_id, user_id)
@@ -172,13 +194,28 @@ class MessageRouter:
                 del self._undelivered[delivery.key]
                 self._queue.add(delivery, is_resumed=True)
 
+    async def drop(self, channel_id: str) -> None:
+        """Leave the deliveries of a channel to another process, which runs it now."""
+        await self._queue.drop(channel_id)
+
     async def close(self) -> None:
         await self._background.close(self._limits.closing_patience)
         await self._queue.close(self._limits.closing_patience)
 
     async def _accept(
-        self, key: str, channel_id: str, user_id: str, principal: str, agent_id: str | None, text: str
+        self,
+        key: str,
+        channel_id: str,
+        user_id: str,
+        principal: str,
+        agent_id: str | None,
+        text: str,
+        attachments: Sequence[Blob],
     ) -> Receipt:
+        if attachments:
+            # Before the message, which is then complete when it is durable.
+            session = await self._records.conversation(channel_id, user_id)
+            await self.starter.keep_files(key, principal, session, attachments)
         delivery, is_new = await self._records.add(
             key, channel_id, user_id, principal=principal, agent_id=agent_id, text=text
         )
@@ -199,6 +236,7 @@ class MessageRouter:
             agent_id=delivery.agent_id,
             channel=delivery.channel_id,
             idempotency_key=delivery.key,
+            files_key=delivery.key,
             on_busy=channel.on_busy if channel else "enqueue",
         )
         pending.delivery = replace(delivery, turn_id=accepted.record.id)
@@ -273,9 +311,14 @@ class TurnStarter:
         agent_id: str | None,
         channel: str,
         idempotency_key: str | None = None,
+        files_key: str | None = None,
         on_busy: OnBusy = "enqueue",
     ) -> Accepted:
-        """Start a turn, or return the one that this key has started. Raises what `TurnRunner.start` raises."""
+        """Start a turn, or return the one that this key has started. Raises what `TurnRunner.start` raises.
+
+        `files_key` is the key with which `keep_files` has kept the files of the message, if it has some.
+        """
+        attachments, blobs = await self._kept_files(files_key) if files_key else ([], [])
         context = await self.context(text, agent_id)
         while True:
             session_id = await self._session_id(principal, session)
@@ -288,12 +331,34 @@ class TurnStarter:
                 channel=channel,
                 idempotency_key=idempotency_key,
                 on_busy=on_busy,
+                attachments=attachments,
+                blobs=blobs,
                 options={CONTEXT: context} if self.providers else {},
             )
             try:
                 return await self._runner.start(request)
             except SessionExistsError:
                 continue  # Another request has created it meanwhile.
+
+    async def keep_files(self, key: str, principal: str, session: str, files: Sequence[Blob]) -> None:
+        """Store the files of a message before its turn is started, in the session of that name. Raises StoreError."""
+        session_id = (await self._store.ensure_session(principal, session, None))[0].id
+        for blob in files:
+            await self._store.put_blob(principal, session_id, blob, max_bytes=self._runner.max_session_file_bytes)
+        value = msgspec.json.encode([blob.info for blob in files]).decode()
+        annotation = Annotation(
+            kind="message_files", key=key, principal=principal, at=now_ms(), value=value, session_id=session_id
+        )
+        await self._store.annotate(annotation)
+
+    async def _kept_files(self, key: str) -> tuple[list[AttachedFile], list[Blob]]:
+        annotation = await self._store.find_annotation("message_files", key)
+        if annotation is None:
+            return [], []
+        attachments = msgspec.json.decode(annotation.value, type=list[AttachedFile])
+        # The turn may be of a session that began after the message came.
+        found = [await self._store.read_blob(annotation.session_id or "", file.digest or "") for file in attachments]
+        return attachments, [blob for blob in found if blob is not None]
 
     async def _session_id(self, principal: str, session: str) -> str | None:
         try:
@@ -330,10 +395,15 @@ class ContextAgent:
     def __init__(self, agent: Agent, provide: ProvideContext | None = None) -> None:
         self.agent = agent
         self._provide = provide
-        self.takes_attachments = takes_attachments(agent)
+        self.takes_attachments = attachment_types(agent)
+        self.takes_client_tools = takes_client_tools(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
         self.on_divergence: OnDivergence = "continue" if continues_diverged(agent) else "end"
         self.journal = keeps_journal(agent)
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return tool_names(self.agent)
 
     def repeats(self, tool: str) -> bool:
         return repeats(self.agent, tool)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from turnwire.core.codec import clean_text
 from turnwire.core.events import ReasoningEvent, UsageEvent
+from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
@@ -28,11 +29,12 @@ def chat_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     schema: dict[str, Any] | None,
+    files: LoadedFiles,
 ) -> dict[str, Any]:
     system = [{"role": "system", "content": clean_text(instructions)}] if instructions else []
     request: dict[str, Any] = {
         "model": model,
-        "messages": [*system, *map(_message, messages)],
+        "messages": [*system, *(_message(message, files) for message in messages)],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -43,8 +45,10 @@ def chat_request(
     return request
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, files: LoadedFiles) -> dict[str, Any]:
     content = clean_text(message.content)
+    if message.attachments:
+        return {"role": message.role, "content": [_part(part) for part in files.parts(message)]}
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": content}
     if not message.tool_calls:
@@ -59,6 +63,14 @@ def _message(message: Message) -> dict[str, Any]:
     ]
     # Some servers refuse an empty text beside tool calls; all accept null.
     return {"role": message.role, "content": content or None, "tool_calls": calls}
+
+
+def _part(part: str | LoadedFile) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": clean_text(part)}
+    if part.is_image:
+        return {"type": "image_url", "image_url": {"url": part.url}}
+    return {"type": "file", "file": {"filename": part.name, "file_data": part.url}}
 
 
 # What both APIs share. Texts are cleaned, because a lone surrogate would make the whole request unsendable.

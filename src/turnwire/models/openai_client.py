@@ -6,17 +6,27 @@ that is not JSON, is a `ModelError`.
 """
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel
+
 from turnwire.core.errors import ModelUnusableError
+from turnwire.core.files import load_files
 from turnwire.core.turns import Message
 from turnwire.models.address import locate_model
-from turnwire.models.answer_limits import answer_limiter
 from turnwire.models.chat_completions import ChatReader, chat_request
 from turnwire.models.contract import Piece, ToolSpec
 from turnwire.models.errors import explain
 from turnwire.models.responses import ResponsesReader, responses_request
+
+# Without these limits, an answer that never ends a line would fill the memory.
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""The last event of some servers repeats the whole answer."""
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_TYPE_PACKAGES = ("openai.types.chat", "openai.types.responses")
 
 
 class _StreamReader(Protocol):
@@ -85,7 +95,7 @@ class OpenAIModel:
         tools: Sequence[ToolSpec] = (),
         schema: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Piece]:
-        request = self._request(self.name, instructions, messages, tools, schema)
+        request = self._request(self.name, instructions, messages, tools, schema, await load_files(messages))
         reader = self._reader(self.name)
         try:
             # As plain objects: the package's own chunk classes take half a second to import and validate nothing.
@@ -105,3 +115,58 @@ class OpenAIModel:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+class AnswerTooLongError(ValueError):
+    """Raised while an answer is read."""
+
+
+def answer_limiter(client: type) -> Callable[[Any], Awaitable[None]]:
+    """Return a response hook for HTTP clients of this class, which limits the bodies of all responses.
+
+    The class tells which HTTP library it is of: that of the `openai` package has changed its name.
+    """
+    library = next(base.__module__.partition(".")[0] for base in client.__mro__ if base.__name__ == "AsyncClient")
+    stream_class: Any = sys.modules[library].AsyncByteStream
+
+    class LimitedStream(stream_class):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return _limited(self._stream)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def limit(response: Any) -> None:
+        response.stream = LimitedStream(response.stream)
+
+    return limit
+
+
+async def _limited(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    total = line = 0
+    async for chunk in chunks:
+        total += len(chunk)
+        end = chunk.rfind(b"\n")
+        line = line + len(chunk) if end < 0 else len(chunk) - end - 1
+        if line > MAX_LINE_BYTES:
+            raise AnswerTooLongError(f"a line of the answer is over {MAX_LINE_BYTES:,} bytes")
+        if total > MAX_ANSWER_BYTES:
+            raise AnswerTooLongError(f"the answer is over {MAX_ANSWER_BYTES:,} bytes")
+        yield chunk
+
+
+def build_types() -> None:
+    """Build the types of replies, if the `openai` package is imported. Safe to call again.
+
+    The package builds the validator of each type when it is first used: about a second of CPU time on the event loop in
+    the first turn of an SDK. Built at once they take a fifth of that, in a thread.
+    """
+    if "openai" not in sys.modules:
+        return
+    for package in _TYPE_PACKAGES:
+        for value in list(vars(import_module(package)).values()):
+            if isinstance(value, type) and issubclass(value, BaseModel):
+                value.model_rebuild()

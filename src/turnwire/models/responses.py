@@ -12,6 +12,7 @@ from msgspec import Struct
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
+from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
 from turnwire.models.chat_completions import answer_schema, arguments_json, function_json
@@ -25,10 +26,11 @@ def responses_request(
     messages: Sequence[Message],
     tools: Sequence[ToolSpec],
     schema: dict[str, Any] | None,
+    files: LoadedFiles,
 ) -> dict[str, Any]:
     request: dict[str, Any] = {
         "model": model,
-        "input": [item for message in messages for item in _items(message)],
+        "input": [item for message in messages for item in _items(message, files)],
         "stream": True,
         "store": False,
     }
@@ -42,8 +44,12 @@ def responses_request(
     return request
 
 
-def _items(message: Message) -> Iterator[dict[str, Any]]:
+def _items(message: Message, files: LoadedFiles) -> Iterator[dict[str, Any]]:
     content = clean_text(message.content)
+    if message.attachments:
+        parts = [input_part(part) for part in files.parts(message)]
+        yield {"type": "message", "role": message.role, "content": parts}
+        return
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.call_id or "", "output": content}
         return
@@ -56,6 +62,15 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
             "name": call.tool,
             "arguments": arguments_json(call),
         }
+
+
+def input_part(part: str | LoadedFile) -> dict[str, Any]:
+    """Return a part of a message in the form of the Responses API."""
+    if isinstance(part, str):
+        return {"type": "input_text", "text": clean_text(part)}
+    if part.is_image:
+        return {"type": "input_image", "image_url": part.url, "detail": "auto"}
+    return {"type": "input_file", "filename": part.name, "file_data": part.url}
 
 
 class _DeltaEvent(Struct):

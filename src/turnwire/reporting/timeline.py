@@ -18,7 +18,9 @@ from turnwire.core.events import (
     ErrorEvent,
     HandoffEvent,
     InputEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     RestartEvent,
     ReviewEvent,
     SearchEvent,
@@ -346,6 +348,15 @@ class _TimelineBuilder:
                 if called := self._open.get(("tool", event.call_id)):
                     called.began = called.ended = at
                     line.bars.append(called)
+                run.finish_model(at)
+            case QuestionEvent():
+                wait = Bar(at, at, "wait", event.id, "a person: question", parent=run.bar)
+                wait.agent_path, wait.position = event.agent_path, logged.position
+                self._waits[event.id] = wait
+                line.bars.append(wait)
+            case ReplyEvent():
+                if wait := self._waits.pop(event.question_id, None):
+                    wait.ended, wait.state = at, "failed" if event.declined else "succeeded"
                 run.finish_model(at)
             case InputEvent():
                 line.marks.append(Mark(at, "message of the user"))

@@ -30,7 +30,7 @@ logger = logging.getLogger("turnwire.webhooks")
 
 SECRET_PREFIX = "whsec_"
 _MAX_CONCURRENT = 8
-_VERSION = version("turnwire")
+USER_AGENT = f"Turnwire/{version('turnwire')}"
 _POLL_SECONDS = 5.0
 _MAX_DELAY_SECONDS = 86_400.0
 _MAX_ANSWER_BYTES = 16 * 1024
@@ -150,7 +150,7 @@ class Webhooks:
         seconds = str(now_ms() // 1000)
         return {
             "content-type": "application/json",
-            "user-agent": f"Turnwire/{_VERSION}",
+            "user-agent": USER_AGENT,
             "webhook-id": turn_id,
             "webhook-timestamp": seconds,
             "webhook-signature": sign(self._key, turn_id, seconds, body),

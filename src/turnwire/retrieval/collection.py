@@ -58,7 +58,7 @@ async def collect_evidence(
     `event_sink` is awaited with each event when it happens; `event_collector` gets all of them. Raise AgentError
     `chat_failed` if the index cannot be searched.
     """
-    matcher = await match_question(question, searcher)
+    matcher = await match_question(question, searcher, owner)
     search = EvidenceSearch(searcher, matcher, owner, event_sink, event_collector)
     collector = EvidenceCollector(search, question, model, history, review=review)
     if model is not None:
@@ -66,9 +66,9 @@ async def collect_evidence(
     return await collector.result()
 
 
-async def match_question(question: str, searcher: Searcher) -> Matcher:
+async def match_question(question: str, searcher: Searcher, owner: str | None) -> Matcher:
     with map_index_errors():
-        weights = await asyncio.to_thread(searcher.library.weights, key_terms(question))
+        weights = await asyncio.to_thread(searcher.library.weights, key_terms(question), owner=owner)
     return Matcher(question, weights)
 
 
@@ -85,7 +85,7 @@ class EvidenceCollector:
         self._history = history
         self._review = review
         self._reviews = 0
-        self._ranker = BlockRanker(question, search.matcher, search.searcher.similarities)
+        self._ranker = BlockRanker(question, search.matcher, search.similarities)
 
     async def let_model_search(self) -> None:
         assert self._model is not None
@@ -171,7 +171,7 @@ class EvidenceCollector:
             matcher=self.search.matcher,
             tools_used=tuple(self.search.tools_used),
             model_failed=self.model_failed,
-            similarity=self.search.searcher.similarities,
+            similarity=self.search.similarities,
         )
 
     def _trusts_model(self) -> bool:

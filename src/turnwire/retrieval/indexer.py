@@ -12,12 +12,14 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import EmbedderError, EmbedderUnusableError, TooManyDocumentsError, UnreadableDocumentError
 from turnwire.core.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
-from turnwire.retrieval.index.library import Document, Library, NewDocument, digest_of
+from turnwire.retrieval.index.contract import DocumentLibrary
+from turnwire.retrieval.index.library import Document, NewDocument, digest_of
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 
 logger = logging.getLogger("turnwire.retrieval")
@@ -59,7 +61,7 @@ def answers_users(name: str) -> bool:
 
 
 def sync_root(
-    library: Library,
+    library: DocumentLibrary,
     root: Path,
     *,
     max_bytes: int,
@@ -68,7 +70,8 @@ def sync_root(
 ) -> SyncProgress:
     """Synchronise one root. `report` is called in this thread after every file, and may raise to stop between files."""
     root = root.resolve()
-    key, progress = str(root), SyncProgress()
+    # Turnwire may be installed in another folder on each machine.
+    key, progress = f"turnwire/{root.name}" if is_own and library.is_shared else str(root), SyncProgress()
     library.add_root(key, is_own=is_own)
     files = [file for file in find_files(root) if not is_own or answers_users(file.name)]
     indexed = library.digests(key)
@@ -77,7 +80,9 @@ def sync_root(
     batch: list[NewDocument] = []
     for file in files:
         try:
-            document = _read(file, root, indexed, max_bytes)
+            if library.is_shared and clean_text(file.name) != file.name:
+                raise UnreadableDocumentError("its name is not valid text")
+            document = _read(file, root, key, indexed, max_bytes)
         except UnreadableDocumentError as error:
             progress.problems.append((file.name, str(error)))
         else:
@@ -107,14 +112,16 @@ def sync_root(
     return progress
 
 
-def _read(file: FoundFile, root: Path, indexed: dict[str, tuple[str, str]], max_bytes: int) -> NewDocument | None:
+def _read(
+    file: FoundFile, root: Path, key: str, indexed: dict[str, tuple[str, str]], max_bytes: int
+) -> NewDocument | None:
     """Return the document, or None if it has not changed. Raise UnreadableDocumentError."""
     if file.problem is not None:
         raise UnreadableDocumentError(file.problem)
     content = read_file(file.path, root, max_bytes)
     if file.name in indexed and indexed[file.name][1] == digest_of(content):
         return None
-    return NewDocument(file.name, format_of(file.name) or "", content, parse(file.name, content), root=str(root))
+    return NewDocument(file.name, format_of(file.name) or "", content, parse(file.name, content), root=key)
 
 
 class Root(Struct, frozen=True):
@@ -139,7 +146,7 @@ class DocumentIndexer:
 
     def __init__(
         self,
-        library: Library,
+        library: DocumentLibrary,
         roots: Sequence[Path],
         own: Sequence[Path],
         *,
@@ -261,9 +268,12 @@ class DocumentIndexer:
             self._has_read.set()
 
     def _find_roots(self) -> list[Root]:
-        paths = {Path(path) for path, is_own in self.library.roots().items() if not is_own}
-        paths.update(path.resolve() for path in self._configured)
-        if paths:
+        known = {Path(path) for path, is_own in self.library.roots().items() if not is_own}
+        paths = {path.resolve() for path in self._configured}
+        if not self.library.is_shared:
+            paths |= known
+        # The folders of a shared library may be on other machines: those read them.
+        if paths or known:
             return [Root(path) for path in sorted(paths)]
         return [Root(path, is_own=True) for path in self._own]
 
@@ -308,9 +318,15 @@ class DocumentIndexer:
                     logger.warning("some passages have no vector yet, and the search is by words only: %s", error)
                     await asyncio.sleep(_EMBED_RETRY_SECONDS)
                 else:
-                    await self._changed.wait()
+                    await self._wait_for_change()
         except Exception:
             logger.exception("the passages cannot be embedded; the search is by words only")
+
+    async def _wait_for_change(self) -> None:
+        # Another process may die before it has embedded what it has added.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EMBED_RETRY_SECONDS if self.library.is_shared else None):
+                await self._changed.wait()
 
     def _report_embedded(self, done: int, total: int) -> None:
         self.embedded = done, total

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from msgspec import structs
 
-from turnwire.core.errors import AgentError, DocumentNotFoundError
+from turnwire.core.errors import AgentError, DocumentNotFoundError, StoreError
 from turnwire.core.events import Event, SearchEvent
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
 from turnwire.retrieval.index.library import Passage
@@ -28,7 +28,7 @@ def map_index_errors() -> Generator[None]:
     """Raise AgentError `chat_failed` in place of an error of the index."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, StoreError) as error:
         raise AgentError("The documents could not be searched.", code="chat_failed", retryable=True) from error
 
 
@@ -77,6 +77,10 @@ class EvidenceSearch:
         hits = tuple(hit_of(item, self.matcher) for item in evidence)
         await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=ms_since(began)))
         return evidence
+
+    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+        """Return the similarity by meaning of each text to the query; None if there is no working embedder."""
+        return await self.searcher.similarities(query, texts, owner=self.owner)
 
     async def _search(self, query: str, limit: int) -> list[Passage]:
         if not asks_for_definition(query):

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.codec import ascii_json
 from turnwire.core.contracts import Annotation
@@ -32,7 +33,8 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Exactly one of `cron`, `every` (seconds) and `at` (ms) is set. Cron times are those of `timezone`. Without a
     `session_id` each run begins a new session. With a `channel`, the answer goes to its user `user_id`. `missed` says
-    what happens to times at which no process ran: the newest of them is made up for, or none is. Times are in ms.
+    what happens to times at which no process ran: the newest of them is made up for, or none is. Times up to
+    `resumed_at` passed while the schedule was paused: they are never made up for. Times are in ms.
     """
 
     id: str
@@ -50,6 +52,17 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user_id: str | None = None
     missed: Missed = "run_once"
     paused: bool = False
+    resumed_at: int = 0
+
+    @property
+    def times(self) -> tuple[str | int | None, ...]:
+        return self.cron, self.every, self.at, self.timezone
+
+    def with_paused(self, paused: bool, now: int) -> "Schedule":
+        """Return the schedule paused, or going on with the times after now."""
+        if paused == self.paused:
+            return self
+        return replace(self, paused=paused, resumed_at=self.resumed_at if paused else now)
 
     def check(self) -> None:
         """Raise ScheduleError if there are no times, or more than one kind of them."""
@@ -80,7 +93,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self._cron_time(after, is_reverse=False)
 
     def last_time(self, until: int) -> int | None:
-        """Return the last time up to another, or None if there is none since the schedule was made."""
+        """Return the last time up to another, or None if there is none since the schedule was made or resumed."""
         if self.at is not None:
             found = self.at if self.at <= until else None
         elif self.every is not None:
@@ -88,8 +101,10 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
             found = self._nth(number) if number > 0 else None
         else:
             found = self._cron_time(until + 1, is_reverse=True)
+        if found is None or found <= self.resumed_at:
+            return None
         # A time that had passed when the schedule was made is not due, unless it is the only one.
-        return found if found is not None and (self.at is not None or found > self.created_at) else None
+        return found if self.at is not None or found > self.created_at else None
 
     def _nth(self, number: int) -> int:
         assert self.every is not None

@@ -1,4 +1,4 @@
-"""The service that starts the turns of schedules when they are due.
+"""The service that starts the turns of schedules when they are due, and the tool by which an agent adds one.
 
 Every process runs it. A turn is started with an idempotency key that is made of the schedule and the time, so it is
 started once however many processes find it due, and however often one of them is killed in between. What was dealt with
@@ -10,14 +10,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
+from pydantic import Field
 
-from turnwire.core.codec import ascii_json, now_ms
+from turnwire.core.codec import ascii_json, now_ms, time_text
 from turnwire.core.contracts import Annotation, Store
-from turnwire.core.errors import NotFoundError, ShuttingDownError, StoreError, TurnwireError
+from turnwire.core.emit import current_turn
+from turnwire.core.errors import NotFoundError, ShuttingDownError, StoreError, ToolError, TurnwireError
 from turnwire.core.ids import new_id
 from turnwire.scheduler.schedule import Schedule, ScheduleError, ScheduleRun, read_run, read_schedules
+from turnwire.tools import Tool, tool
 
 logger = logging.getLogger("turnwire.scheduler")
 
@@ -28,6 +33,7 @@ _LONGEST_WAIT_SECONDS = 15.0
 _LATE_MS = 60_000
 """A time that is older counts as missed."""
 _PAGE = 200
+_MAX_FOLLOW_UP_MINUTES = 60 * 24 * 365
 
 CONFIGURED = "settings:"
 """The ids of schedules that come from the settings begin with it."""
@@ -62,7 +68,7 @@ class Scheduler:
         if not schedule.id:
             if len(await self.list(schedule.principal)) >= MAX_SCHEDULES:
                 raise ScheduleError(f"message: you have {MAX_SCHEDULES} schedules already; remove one")
-            schedule = msgspec.structs.replace(schedule, id=new_id())
+            schedule = replace(schedule, id=new_id())
         await self._store.annotate(schedule.annotation())
         self._changed.set()
         return schedule
@@ -71,9 +77,7 @@ class Scheduler:
         """Keep these schedules of the settings, and remove those that are not there any more. Raises StoreError."""
         known = {schedule.id: schedule for schedule in await self.list(principal) if schedule.id.startswith(CONFIGURED)}
         for schedule in schedules:
-            # One that is new is not due for the times before.
-            created_at = known[schedule.id].created_at if schedule.id in known else self._clock()
-            await self.add(msgspec.structs.replace(schedule, created_at=created_at))
+            await self.add(_continued(schedule, known.get(schedule.id), self._clock()))
         for schedule_id in known.keys() - {schedule.id for schedule in schedules}:
             await self.remove(known[schedule_id])
 
@@ -165,3 +169,49 @@ class Scheduler:
         )
         with suppress(NotFoundError):  # The session was deleted, and the schedule with it.
             await self._store.annotate(annotation)
+
+
+def _continued(schedule: Schedule, known: Schedule | None, now: int) -> Schedule:
+    """Return a schedule of the settings as it goes on: paused if it was, and not due for times before it was made."""
+    if known is None or known.times != schedule.times:
+        return replace(schedule, created_at=now, paused=known is not None and known.paused)
+    return replace(schedule, created_at=known.created_at, paused=known.paused, resumed_at=known.resumed_at)
+
+
+def follow_up_tool(scheduler: Scheduler, store: Store) -> Tool:
+    """Return the tool `schedule_follow_up`, which sends a message into the session of the turn that calls it.
+
+    A person must approve each call.
+    """
+
+    @tool(needs_approval=True)
+    async def schedule_follow_up(
+        message: Annotated[str, Field(min_length=1, max_length=10_000)],
+        in_minutes: Annotated[float, Field(gt=0, le=_MAX_FOLLOW_UP_MINUTES)],
+    ) -> str:
+        """Send yourself a message in this conversation later, for example to check on something."""
+        turn = current_turn()
+        records = await store.unfinished(turn.session_id) if turn else []
+        record = next((record for record in records if turn and record.id == turn.turn_id), None)
+        if record is None:
+            raise ToolError("a follow-up can be scheduled in a running turn only")
+        now = now_ms()
+        at = now + int(in_minutes * 60_000)
+        try:
+            await scheduler.add(
+                Schedule(
+                    id="",
+                    principal=record.principal,
+                    message=message,
+                    created_at=now,
+                    name="follow-up",
+                    at=at,
+                    agent=record.agent,
+                    session_id=record.session_id,
+                )
+            )
+        except ScheduleError as error:
+            raise ToolError(str(error)) from error
+        return f"The message will be sent at {time_text(at)}."
+
+    return schedule_follow_up

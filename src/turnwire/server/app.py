@@ -6,8 +6,9 @@ checks, in one place, before any of their code runs.
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
@@ -15,11 +16,11 @@ from turnwire.server.api.app import build_api
 from turnwire.server.api.shares import SHARED
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
-from turnwire.server.errors import HttpError, http_error, internal_error
+from turnwire.server.errors import HttpError, body_too_large, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
 from turnwire.server.pages import PageHead, is_guide, read_pages, send_guide, send_page
 from turnwire.server.request import Request
-from turnwire.server.router import AnyRoute, OpenSocket, Router
+from turnwire.server.router import AnyRoute, Match, OpenSocket, Router
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.stream import Stream
@@ -33,6 +34,8 @@ _PROTOCOL = "turnwire"
 _KEY_PROTOCOL = "turnwire.key."
 # The bytes that a form adds to its file.
 _FORM_BYTES = 64 * 1024
+_UPLOAD = re.compile(r"/v1/sessions/[^/]+/files")
+_START = re.compile(r"/v1/sessions/[^/]+/turns")
 
 
 class Lifespan(Protocol):
@@ -104,13 +107,22 @@ class TurnwireApp:
             if is_guide(path):
                 await send_guide(request)
                 return None
-            request.receive = _limit_body(request.receive, request.headers, self._max_bytes(method, path))
-            caller = None if self._is_public(path) else services.auth.caller(request.scope, request.headers)
-            if match is not None and caller is not None:
-                request.caller, request.params = caller, match.params
-                return await match.route(method).endpoint(request, services)
-            request.scope["turnwire.caller"] = caller
-            await self._call_api(request, caller)
+            limit = self._max_bytes(method, path, match)
+            request.receive = _limit_body(request.receive, request.headers, limit)
+            is_public = self._is_public(path) or (match is not None and match.is_public(services.settings))
+            caller = None if is_public else services.auth.caller(request.scope, request.headers)
+            async with AsyncExitStack() as stack:
+                if caller is not None and limit > services.settings.max_body_bytes:
+                    slot = services.uploads.slot(caller.principal)
+                    request.max_text_bytes = services.settings.max_body_bytes
+                    request.receive = _share_room(request.receive, slot, stack, request.max_text_bytes)
+                if match is not None:
+                    request.params = match.params
+                    if caller is not None:
+                        request.caller = caller
+                    return await match.route(method).endpoint(request, services)
+                request.scope["turnwire.caller"] = caller
+                await self._call_api(request, caller)
             return None
         except TurnwireError as error:
             refusal = http_error(error)
@@ -121,6 +133,9 @@ class TurnwireApp:
         except Exception:
             logger.exception("a request to %s failed", request.scope["path"])
             refusal = internal_error()
+        if refusal.status == 401 and services.settings.authorization_servers and match and match.resource_metadata:
+            url = f"{request.base_url}{match.resource_metadata}"
+            refusal.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}"'
         dialect = match.dialect if match is not None else None
         await request.respond_error(dialect(refusal) if dialect is not None else refusal)
         return None
@@ -180,11 +195,16 @@ class TurnwireApp:
         # The token of a shared session takes the place of a key.
         return path in self._public or path.startswith(SHARED)
 
-    def _max_bytes(self, method: str, path: str) -> int:
+    def _max_bytes(self, method: str, path: str, match: Match | None) -> int:
         settings = self._services.settings
-        if method == "POST" and path == "/v1/documents":
+        if method != "POST":
+            return settings.max_body_bytes
+        if path == "/v1/documents":
             return settings.max_document_bytes + _FORM_BYTES
-        return settings.max_body_bytes
+        if _UPLOAD.fullmatch(path):
+            return settings.max_file_bytes + _FORM_BYTES
+        takes_files = match.takes_files(method) if match is not None else _START.fullmatch(path) is not None
+        return max(settings.max_body_bytes, settings.max_message_bytes) if takes_files else settings.max_body_bytes
 
 
 def _find_socket(request: Request, services: Services, guard: Guard, router: Router) -> OpenSocket:
@@ -252,7 +272,7 @@ def _limit_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Re
     """Return a `receive` that refuses a body over the limit, unread if its declared length is."""
     length = headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > limit:
-        raise _too_large(limit)
+        raise body_too_large(limit)
     received = 0
 
     async def receive_limited() -> dict[str, Any]:
@@ -260,11 +280,25 @@ def _limit_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Re
         message = await receive()
         received += len(message.get("body", b""))
         if received > limit:
-            raise _too_large(limit)
+            raise body_too_large(limit)
         return message
 
     return receive_limited
 
 
-def _too_large(limit: int) -> HttpError:
-    return HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})
+def _share_room(receive: Receive, slot: AbstractAsyncContextManager[None], stack: AsyncExitStack, size: int) -> Receive:
+    """Return a `receive` that holds a slot while it reads a body of more than `size` bytes."""
+    received, is_held = 0, False
+
+    async def receive_in_turn() -> dict[str, Any]:
+        nonlocal received, is_held
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > size and not is_held:
+            is_held = True
+            await stack.enter_async_context(slot)
+        if not message.get("more_body", False):
+            await stack.aclose()
+        return message
+
+    return receive_in_turn

@@ -11,14 +11,19 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
     (errors.AttachmentsNotTakenError, 422),
     (errors.BadPositionError, 422),
+    (errors.ClientToolConflictError, 422),
+    (errors.ClientToolsNotTakenError, 422),
+    (errors.InvalidReplyError, 422),
     (errors.ModelNotTakenError, 422),
     (errors.NotFoundError, 404),
     (errors.ApprovalConflictError, 409),
+    (errors.ReplyConflictError, 409),
     (errors.TurnEndedError, 409),
     (errors.TurnNotWaitingError, 409),
     (errors.RecordingError, 409),
     (errors.BadCursorError, 400),
     (errors.EventsGoneError, 410),
+    (errors.FilesFullError, 413),
     (errors.IdempotencyConflictError, 409),
     (errors.SessionBusyError, 409),
     (errors.SessionExistsError, 409),
@@ -59,11 +64,17 @@ def _facts(error: errors.TurnwireError) -> dict[str, Any]:
     if isinstance(error, errors.BudgetSpentError):
         budget = {"limit": error.limit, "used": error.used, "left": error.left}
         return {**budget, "resets_at": time_text(error.resets_at)}
+    if isinstance(error, errors.InvalidReplyError):
+        return {"fields": [{"field": error.field, "problem": error.problem}]}
     return {}
 
 
 def internal_error() -> HttpError:
     return HttpError(500, "internal_error", "an unexpected error occurred; see the server's log")
+
+
+def body_too_large(limit: int) -> HttpError:
+    return HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})
 
 
 def invalid_body(error: ValidationError) -> HttpError:

@@ -1,12 +1,9 @@
 """Request bodies, ids and cursors, checked before a turn is started or anything is written."""
 
-import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
@@ -18,60 +15,70 @@ from pydantic import (
     StrictBool,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
-from turnwire.core.codec import clean_text
+from turnwire.core.codec import ascii_json, clean_text
 from turnwire.core.contracts import OnBusy, Scope
 from turnwire.core.errors import BadCursorError
+from turnwire.core.schemas import check_parameters
+from turnwire.core.waits import CLIENT_TOOLS
+from turnwire.server.attachments import MAX_ATTACHMENTS, Attachment
 from turnwire.server.errors import HttpError, invalid_body
+from turnwire.tools.declaration import NAME
 
-MAX_ATTACHMENTS = 20
+MAX_CLIENT_TOOLS = 64
+_MAX_PARAMETERS_BYTES = 16_384
+_MAX_TOOLS_BYTES = 131_072
 _MAX_KEY_LENGTH = 255
-_MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$"
+_MAX_METADATA_BYTES = 16 * 1024
 
 
-class Attachment(BaseModel):
-    """A file of a message: its bytes in base64 as `data`, or their `url`."""
+class ClientToolBody(BaseModel):
+    """A tool that the client runs. The model may call it, and the turn then waits for the client's result."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(title="ClientTool", extra="forbid")
 
-    media_type: Annotated[str, StringConstraints(pattern=_MEDIA_TYPE)] = Field(description="Such as `image/png`.")
-    name: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    data: str | None = Field(None, description="The file, in base64.")
-    url: Annotated[str, StringConstraints(max_length=2_048)] | None = Field(
-        None, description="The address of the file. Turnwire does not fetch it."
+    name: Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")] = Field(
+        description="Letters, digits, `_` and `-`; not the name of one of the agent's own tools."
+    )
+    description: Annotated[str, StringConstraints(max_length=4_000)] = Field("", description="What the model reads.")
+    parameters: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}},
+        description="The JSON schema of the arguments, an object.",
     )
 
-    @field_validator("data")
+    @field_validator("parameters")
     @classmethod
-    def _is_base64(cls, data: str | None) -> str | None:
-        try:
-            decoded = base64.b64decode(data or "", validate=True)
-        except (binascii.Error, ValueError):
-            raise ValueError("this is not base64") from None
-        if data is not None and not decoded:
-            raise ValueError("there is nothing in it")
-        return data
+    def _is_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        check_parameters(schema)
+        if len(ascii_json(schema)) > _MAX_PARAMETERS_BYTES:
+            raise ValueError(f"the schema has more than {_MAX_PARAMETERS_BYTES:,} bytes")
+        return schema
 
-    @field_validator("url")
-    @classmethod
-    def _is_web_address(cls, url: str | None) -> str | None:
-        try:
-            usable = url is None or (urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname))
-        except ValueError:
-            usable = False
-        if not usable:
-            raise ValueError("this is not an http or https address; send the file itself as `data`")
-        return url
 
-    @model_validator(mode="after")
-    def _is_one_file(self) -> "Attachment":
-        if (self.data is None) == (self.url is None):
-            raise ValueError("give either `data` or `url`")
-        return self
+def _check_tools(tools: list[ClientToolBody]) -> list[ClientToolBody]:
+    names = [tool.name for tool in tools]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two tools are named {twice!r}")
+    if sum(len(ascii_json(tool.model_dump())) for tool in tools) > _MAX_TOOLS_BYTES:
+        raise ValueError(f"the tools have more than {_MAX_TOOLS_BYTES:,} bytes together")
+    return tools
+
+
+ClientTools = Annotated[list[ClientToolBody], Field(max_length=MAX_CLIENT_TOOLS), AfterValidator(_check_tools)]
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse(value: Any) -> None:
@@ -109,7 +116,12 @@ class MessageBody(BaseModel):
 
     model_config = ConfigDict(title="Message")
 
-    message: str = Field(min_length=1, description="The text to answer.")
+    attachments: list[Attachment] = Field(
+        [], max_length=MAX_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
+    )
+    message: str = Field(
+        description="The text to answer; it may be empty if there are attachments.", json_schema_extra={"minLength": 1}
+    )
     session_id: ClientId | None = Field(None, description="The session to continue; without it a new one is created.")
     agent: str | None = Field(None, description="The agent that answers; the first configured one by default.")
     turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
@@ -125,9 +137,11 @@ class MessageBody(BaseModel):
     answer: Literal["synthesis", "direct"] | None = Field(
         None, description="How to answer, for agents that can choose."
     )
-    attachments: list[Attachment] = Field(
-        [], max_length=MAX_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
+    metadata: dict[str, Any] | None = Field(
+        None, description="Data of your application for the agent, up to 16 KiB; it is in the log."
     )
+    active_file: Any = Field(None, description="The file that an editor shows; the agent finds it in `metadata`.")
+    tools: ClientTools = Field([], description="Tools that the client runs, for agents that take them.")
     attachment: Misnamed = None
     image: Misnamed = None
     images: Misnamed = None
@@ -140,10 +154,23 @@ class MessageBody(BaseModel):
 
     @field_validator("message")
     @classmethod
-    def _has_text(cls, message: str) -> str:
+    def _has_text(cls, message: str, info: ValidationInfo) -> str:
+        if not _is_unicode(message):
+            raise PydanticCustomError("string_unicode", "there are halves of characters in it (lone surrogates)")
+        if info.data.get("attachments"):
+            return message
+        if not message:
+            raise PydanticCustomError("string_too_short", "String should have at least 1 character")
         if not clean_text(message).strip():
             raise ValueError("there is no text in it")
         return message
+
+    @field_validator("metadata", "active_file")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        if value is not None and len(ascii_json(value)) > _MAX_METADATA_BYTES:
+            raise ValueError(f"it is over {_MAX_METADATA_BYTES:,} bytes as JSON")
+        return value
 
     @property
     def disconnect_grace(self) -> float | None:
@@ -154,15 +181,18 @@ class MessageBody(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         chosen = {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
-        if self.attachments:
-            chosen["attachments"] = [attachment.model_dump(exclude_none=True) for attachment in self.attachments]
-        return chosen
+        if self.tools:
+            chosen[CLIENT_TOOLS] = [tool.model_dump() for tool in self.tools]
+        metadata = {**(self.metadata or {}), **({} if self.active_file is None else {"active_file": self.active_file})}
+        return {**chosen, "metadata": metadata} if metadata else chosen
 
     def fingerprint(self) -> str:
         """Return a hash that is equal for equal requests, to check a repeated idempotency key against."""
         fields = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
         if self.parent_turn_id is not None:
             fields.append(self.parent_turn_id)
+        if self.attachments:
+            fields.append(msgspec.to_builtins([attachment.described() for attachment in self.attachments]))
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
@@ -172,7 +202,9 @@ class RagMessageBody(MessageBody):
     model_config = ConfigDict(title="RagMessage")
 
     message: str = Field(
-        min_length=1, validation_alias=AliasChoices("message", "prompt"), description="The text to answer; or `prompt`."
+        validation_alias=AliasChoices("message", "prompt"),
+        description="The text to answer; or `prompt`.",
+        json_schema_extra={"minLength": 1},
     )
     review: bool | None = Field(
         None,
@@ -225,6 +257,40 @@ class ApprovalBody(BaseModel):
     approved: StrictBool = Field(description="Whether the tool may run.")
     reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent sees it.")
     args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
+    edited_args: dict[str, Any] | None = Field(
+        None, description="The arguments that the tool gets instead, if its request is `editable`."
+    )
+
+
+class ReplyBody(BaseModel):
+    """The answer to a question of a turn: a `value` that fits its schema, or `declined`."""
+
+    model_config = ConfigDict(title="Reply", extra="forbid")
+
+    question_id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    value: Any = Field(None, description="The answer, a JSON value.")
+    declined: StrictBool = Field(False, description="Whether the question is not answered.")
+    reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(
+        None, description="Why it is not answered; the agent sees it."
+    )
+
+    @model_validator(mode="after")
+    def _is_one_answer(self) -> "ReplyBody":
+        if self.declined and self.value is not None:
+            raise ValueError("give either `value` or `declined`")
+        if not self.declined and "value" not in self.model_fields_set:
+            raise ValueError("give a `value`, or `declined: true`")
+        return self
+
+
+class ToolResultBody(BaseModel):
+    """The result of a tool that the client has run."""
+
+    model_config = ConfigDict(title="ToolResult", extra="forbid")
+
+    call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    output: Any = Field(description="What the tool returned, a JSON value; the model gets it.")
+    is_error: StrictBool = Field(False, description="Whether the tool failed; then `output` says why.")
 
 
 class FeedbackBody(BaseModel):
@@ -310,8 +376,9 @@ class WireMessageBody(MessageBody):
         return {**super().options, **self.extra_options}
 
     def fingerprint(self) -> str:
-        # `on_busy` follows from the state of the session, which may change before a client repeats its request.
-        return MessageBody.fingerprint(self.model_copy(update={"on_busy": "enqueue"}))
+        # `on_busy` follows from the state of the session, which may change before a client repeats its request; so may
+        # the data of its application.
+        return MessageBody.fingerprint(self.model_copy(update={"on_busy": "enqueue", "metadata": None}))
 
 
 def parse_json(model: type[Model], data: str | bytes, name: str = "body") -> Model:

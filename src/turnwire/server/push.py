@@ -27,7 +27,8 @@ from turnwire.core.errors import NotFoundError, StoreError, ToolError
 from turnwire.core.ids import new_id
 from turnwire.core.metrics import PUSHES
 from turnwire.core.turns import TurnRecord
-from turnwire.tools.fetch import IPNetwork, resolve
+from turnwire.server.outbound import post_to_client
+from turnwire.tools.fetch import IPNetwork
 
 logger = logging.getLogger("turnwire.push")
 
@@ -145,12 +146,10 @@ class PushNotifier:
     async def _post(self, subscription: PushSubscription, payload: bytes, record: TurnRecord) -> str:
         """Send one message. Return `delivered`, `gone` or `failed`."""
         url = httpx.URL(subscription.endpoint)
-        port = url.port or (443 if url.scheme == "https" else 80)
         origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
         claims = {"sub": self._contact, "aud": origin, "exp": now_ms() // 1000 + _LIFETIME_SECONDS // 2}
         headers = {
             **_signature(await self._private_key(), claims),
-            "host": url.netloc.decode("ascii"),
             "content-encoding": "aes128gcm",
             "content-type": "application/octet-stream",
             "ttl": str(_LIFETIME_SECONDS),
@@ -161,22 +160,18 @@ class PushNotifier:
         if self._http is None:
             self._http = httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
         try:
-            # The endpoint is the client's word: only public addresses, and connected to as they were checked.
-            addresses = await resolve(url.host, port, LOCAL_NETWORKS)
-            response = await self._http.post(
-                url.copy_with(host=str(addresses[0])),
-                content=_encrypted(payload, subscription),
-                headers=headers,
-                extensions={"sni_hostname": url.host},
+            # The endpoint is the client's word.
+            status = await post_to_client(
+                self._http, subscription.endpoint, _encrypted(payload, subscription), headers, LOCAL_NETWORKS
             )
         except (ToolError, httpx.HTTPError) as error:
             logger.warning("a push message could not be sent: %s", type(error).__name__)
             return "failed"
-        if response.is_success:
+        if 200 <= status < 300:
             return "delivered"
-        if response.status_code in _GONE:
+        if status in _GONE:
             return "gone"
-        logger.warning("a push service answered %d", response.status_code)
+        logger.warning("a push service answered %d", status)
         return "failed"
 
     async def _private_key(self) -> ec.EllipticCurvePrivateKey:

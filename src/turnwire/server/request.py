@@ -1,6 +1,7 @@
 """One HTTP request, or the opening request of a WebSocket, as an endpoint sees it."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -8,10 +9,13 @@ from urllib.parse import parse_qsl
 from turnwire.core import metrics
 from turnwire.core.codec import ascii_json
 from turnwire.server.auth import Caller
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, body_too_large
 from turnwire.server.guard import Header, Headers, header_map
 from turnwire.server.messages import check_id, check_key
 from turnwire.server.streams.connection import Receive, Send
+
+# Base64 in a data URL, or in a field that has a file.
+_FILE_DATA = re.compile(rb'(?:;base64,|"(?:data|file_data|value)"\s*:\s*")[A-Za-z0-9+/=_-]*')
 
 
 class Request:
@@ -21,7 +25,10 @@ class Request:
     headers that every answer gets. The router sets `params`, authentication sets `caller`.
     """
 
-    __slots__ = ("_query", "added", "caller", "headers", "method", "params", "path", "receive", "scope", "send")
+    __slots__ = (
+        *("_query", "added", "caller", "headers", "max_text_bytes", "method", "params", "path", "receive", "scope"),
+        "send",
+    )
 
     caller: Caller
 
@@ -34,12 +41,19 @@ class Request:
         self.headers = header_map(scope)
         self.params: Mapping[str, str] = {}
         self.added: Headers = []
+        self.max_text_bytes: int | None = None
+        """The most bytes of the body without its files."""
         self._query: dict[str, str] | None = None
 
     @property
     def root(self) -> str:
         """Return the path where the app is mounted."""
         return self.scope.get("root_path", "")
+
+    @property
+    def base_url(self) -> str:
+        """Return the URL of the app, as the client has called it."""
+        return f"{self.scope.get('scheme', 'http')}://{self.header(b'host')}{self.root}"
 
     @property
     def address(self) -> str:
@@ -72,7 +86,7 @@ class Request:
 
     async def json_body(self) -> bytes:
         """Return the body, unparsed. Raises HttpError 415 unless it is declared as JSON, and 400 if it is cut off."""
-        return await read_json(self.receive, self.headers)
+        return await read_json(self.receive, self.headers, self.max_text_bytes)
 
     async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> None:
         await self.send({"type": "http.response.start", "status": status, "headers": [*self.added, *headers]})
@@ -110,22 +124,28 @@ def json_headers(body: bytes) -> Headers:
     ]
 
 
-async def read_json(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-    """Return a body that is declared as JSON. Raises HttpError 400 or 415.
+async def read_json(receive: Receive, headers: Mapping[bytes, bytes], max_text_bytes: int | None = None) -> bytes:
+    """Return a body that is declared as JSON. Raises HttpError 400, 413 or 415.
 
     A web page can send any other content type to another origin without a preflight request.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json" and not kind.endswith(b"+json"):
         raise HttpError(415, "unsupported_media_type", "send the body as `Content-Type: application/json`")
-    body = b""
+    pieces: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise HttpError(400, "disconnected", "the request was not complete")
-        body += message.get("body", b"")
+        pieces.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return body
+            break
+    body = b"".join(pieces)
+    if max_text_bytes is not None and len(body) > max_text_bytes:
+        files = sum(match.end() - match.start() for match in _FILE_DATA.finditer(body))
+        if len(body) - files > max_text_bytes:
+            raise body_too_large(max_text_bytes)
+    return body
 
 
 def _path_below(path: str, root: str) -> str:

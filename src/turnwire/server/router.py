@@ -11,6 +11,7 @@ from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.stream import Stream
+from turnwire.settings import Settings
 
 Endpoint = Callable[[Request, Services], Awaitable[Stream | None]]
 """Answers a request, or returns the stream that is the answer."""
@@ -32,7 +33,8 @@ class Route(Struct, frozen=True):
     """An endpoint at a method and a path, such as `/v1/turns/{id}/events`.
 
     A last segment `{name:path}` matches the rest of the path, slashes included. `responses` are response objects of
-    the OpenAPI document by their status.
+    the OpenAPI document by their status. With `is_public`, the settings decide whether it needs no key.
+    `resource_metadata` is the path of the document that tells a client without a key where to get one (RFC 9728).
     """
 
     method: str
@@ -44,6 +46,10 @@ class Route(Struct, frozen=True):
     body: type[BaseModel] | None = None
     responses: Mapping[str, Mapping[str, Any]] = {}
     dialect: Dialect | None = None
+    takes_files: bool = False
+    """Whether the body may have files, and so be as large as `max_message_bytes`."""
+    is_public: Callable[[Settings], bool] | None = None
+    resource_metadata: str | None = None
 
 
 class OpenSocket(Protocol):
@@ -79,6 +85,18 @@ class Match(Struct, frozen=True):
     @property
     def dialect(self) -> Dialect | None:
         return next(iter(self.routes.values())).dialect
+
+    def takes_files(self, method: str) -> bool:
+        route = self.routes.get(method)
+        return route is not None and route.takes_files
+
+    @property
+    def resource_metadata(self) -> str | None:
+        return next(iter(self.routes.values())).resource_metadata
+
+    def is_public(self, settings: Settings) -> bool:
+        """Return True if the path needs no key."""
+        return any(route.is_public is not None and route.is_public(settings) for route in self.routes.values())
 
     def route(self, method: str) -> Route:
         """Return the route of a method. Raises HttpError 405."""

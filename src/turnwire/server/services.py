@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
 from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.fairness import FairSlots
 from turnwire.core.runner import TurnRunner
+from turnwire.core.turns import TurnRecord
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
 from turnwire.server.streams.hub import StreamHub
@@ -39,6 +40,14 @@ class Lifecycle:
         self.leaving = asyncio.Event()
 
 
+class TaskPushes(Protocol):
+    """Sends the push notifications of A2A tasks."""
+
+    def settled(self, record: TurnRecord) -> None:
+        """Notify the clients of a turn that may have ended or begun to wait. Returns at once."""
+        ...
+
+
 class Services(Struct, frozen=True, kw_only=True):
     """Everything that endpoints need of a server. `documents` and `vault` may be the same indexer."""
 
@@ -57,6 +66,9 @@ class Services(Struct, frozen=True, kw_only=True):
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
     """For what reads or starts something in the store: less than the database has connections."""
     searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32))
+    uploads: FairSlots = field(default_factory=lambda: FairSlots("uploads", slots=8, each=2, waiting=64))
+    """For bodies with files, which are read into memory."""
     documents: "DocumentIndexer | None" = None
     vault: "DocumentIndexer | None" = None
     push: "PushNotifier | None" = None
+    task_pushes: TaskPushes | None = None

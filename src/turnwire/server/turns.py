@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from turnwire.core.codec import LoggedEvent, time_text
+from turnwire.core.codec import LoggedEvent, ascii_json, begins_wait, time_text
 from turnwire.core.contracts import Accepted, Budget, LogReader
 from turnwire.core.errors import (
     AgentNotFoundError,
@@ -17,17 +17,21 @@ from turnwire.core.errors import (
     ShuttingDownError,
     TurnNotFoundError,
 )
+from turnwire.core.events import AttachedFile
+from turnwire.core.files import Blob, attached_files
 from turnwire.core.follow import fold_log, follow
 from turnwire.core.ids import is_own_id
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
-from turnwire.server.errors import HttpError
+from turnwire.server.attachments import Attachment
+from turnwire.server.errors import HttpError, body_too_large, invalid_fields
 from turnwire.server.guard import Headers
 from turnwire.server.messages import Cursor, MessageBody
 from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive
 from turnwire.server.streams.replay import StateReader
+from turnwire.settings import Settings
 
 Result = TypeVar("Result")
 
@@ -41,18 +45,20 @@ async def start_turn(
     parent: TurnRecord | None = None,
     restart: bool = False,
     history: Sequence[Message] = (),
+    history_files: Sequence[Attachment] = (),
     channel: str = "http",
 ) -> Accepted:
     """Start a turn for a message in the session that the body names, or in a new one; or join the one already started.
 
     `parent` is the turn of that session whose history the turn continues; with `restart` it continues none. The body
-    can name the parent too. `history` are the client's earlier messages of a new session.
+    can name the parent too. `history` are the client's earlier messages of a new session, `history_files` their files.
     """
     # Checked first, because the request may create the session: a refused request leaves nothing behind.
     if services.lifecycle.is_draining:
         raise ShuttingDownError
     if body.agent is not None and body.agent not in services.agents:
         raise AgentNotFoundError(body.agent)
+    blobs = _check_sizes(services, body, history, history_files)
     while True:
         session_id = await _session_id(services, principal, body.session_id)
         if body.parent_turn_id:
@@ -78,6 +84,8 @@ async def start_turn(
             disconnect_grace=body.disconnect_grace,
             parent_turn_id=parent_turn_id,
             channel=channel,
+            attachments=await _attached(services, session_id, body.attachments),
+            blobs=blobs,
             options={**body.options, "history": msgspec.to_builtins(history)} if history else body.options,
         )
         try:
@@ -85,6 +93,43 @@ async def start_turn(
                 return await services.runner.start(request)
         except SessionExistsError:
             continue  # Another request has created the session meanwhile.
+
+
+def _check_sizes(
+    services: Services, body: MessageBody, history: Sequence[Message], history_files: Sequence[Attachment]
+) -> list[Blob]:
+    """Return the files that were sent. Raises HttpError 413."""
+    settings = services.settings
+    text = len(body.message) + sum(len(message.content) for message in history)
+    if text > settings.max_body_bytes or len(ascii_json(body.options)) > settings.max_body_bytes:
+        raise body_too_large(settings.max_body_bytes)
+    blobs = [blob for file in (*body.attachments, *history_files) if (blob := file.blob) is not None]
+    for blob in blobs:
+        check_file_size(settings, len(blob.body), blob.name)
+    if sum(len(blob.body) for blob in blobs) > settings.max_message_bytes:
+        raise body_too_large(settings.max_message_bytes)
+    return list({blob.digest: blob for blob in blobs}.values())
+
+
+def check_file_size(settings: Settings, size: int, name: str | None) -> None:
+    """Raise HttpError 413 for a file over the limit."""
+    if size > settings.max_file_bytes:
+        raise HttpError(413, "file_too_large", f"{name or 'the file'} is over {settings.max_file_bytes:,} bytes")
+
+
+async def _attached(services: Services, session_id: str | None, files: Sequence[Attachment]) -> list[AttachedFile]:
+    """Return the descriptions of a message's files. Raises HttpError 413 or 422."""
+    stored: dict[str | None, AttachedFile] = {}
+    if session_id is not None and any(file.digest for file in files):
+        stored = {file.digest: file for file in await services.store.list_blobs(session_id)}
+    for index, file in enumerate(files):
+        if file.digest is not None and file.digest not in stored:
+            problem = "the session has no such file; upload it first"
+            raise invalid_fields([{"loc": ("attachments", index, "digest"), "msg": problem}])
+    attached = [file.described(stored.get(file.digest) if file.digest else None) for file in files]
+    if sum(file.size or 0 for file in attached) > services.settings.max_message_bytes:
+        raise body_too_large(services.settings.max_message_bytes)
+    return attached
 
 
 async def _session_id(services: Services, principal: str, name: str | None) -> str | None:
@@ -137,7 +182,7 @@ async def answer_turn(services: Services, request: Request, body: MessageBody) -
 
 
 async def settled_turn(services: Services, request: Request, record: TurnRecord) -> tuple[TurnRecord, TurnState] | None:
-    """Wait until a turn has ended or waits for a person. None if the client left before."""
+    """Wait until a turn has ended or waits for a person or its client. None if the client left before."""
     principal = request.caller.principal
     if await while_connected(services, request.receive, record, _settled(services, principal, record.id)) is None:
         return None
@@ -169,12 +214,13 @@ async def _disconnected(receive: Receive) -> None:
 async def _settled(services: Services, principal: str, turn_id: str) -> Literal[True]:
     async with aclosing(follow(services.store, turn_id)) as batches:
         async for events in batches:
-            if any(logged.type == "approval_request" for logged in events):
-                # The request may have been decided long ago; only the state tells whether the turn still waits.
-                record = await services.store.find_turn(principal, turn_id)
-                state = await turn_state(services.store, record)
-                if any(step.state == "waiting" for step in state.steps):
-                    break
+            if not any(map(begins_wait, events)):
+                continue
+            # It may have been answered long ago; only the record and the state tell whether the turn still waits.
+            record = await services.store.find_turn(principal, turn_id)
+            state = await turn_state(services.store, record)
+            if record.phase == "waiting" or any(step.state == "waiting" for step in state.steps):
+                break
     return True
 
 
@@ -200,7 +246,7 @@ def answer_status(state: TurnState) -> int:
 
 
 def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
-    """Return the answer of an ended turn, or the approvals that a turn waits for; with the budget, if limited."""
+    """Return the answer of an ended turn, or what a turn waits for; with the budget, if limited."""
     payload = {
         "session_id": state.session_id,
         "turn_id": state.turn_id,
@@ -219,6 +265,13 @@ def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any
         payload["approvals"] = [
             {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
         ]
+        if questions := [question for question in state.questions if question.state == "open"]:
+            payload["questions"] = [
+                {"id": each.id, "prompt": each.prompt, "schema": each.schema, "call_id": each.call_id}
+                for each in questions
+            ]
+        if calls := [step for step in state.steps if step.runs_on == "client" and step.state == "running"]:
+            payload["tool_calls"] = [{"call_id": step.id, "tool": step.name, "args": step.args} for step in calls]
     if budget is not None:
         payload["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
     return payload
@@ -250,7 +303,9 @@ def chat_error(state: TurnState) -> HttpError | None:
 
 
 def turn_json(record: TurnRecord) -> dict[str, Any]:
+    files = attached_files(record.options)
     return {
+        **({"attachments": msgspec.to_builtins(files)} if files else {}),
         "turn_id": record.id,
         "session_id": record.session_id,
         "external_id": record.external_id,

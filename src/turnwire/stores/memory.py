@@ -7,7 +7,7 @@ process would.
 import time
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,17 +32,21 @@ from turnwire.core.contracts import (
 )
 from turnwire.core.errors import (
     EventsGoneError,
+    FilesFullError,
     IdempotencyConflictError,
     KeyNotFoundError,
     SessionBusyError,
     SessionExistsError,
+    SessionFileNotFoundError,
     SessionNotFoundError,
     TurnEndedError,
     TurnNotFoundError,
     TurnNotWaitingError,
 )
+from turnwire.core.events import AttachedFile
+from turnwire.core.files import Blob, default_title
 from turnwire.core.seals import make_seal
-from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session, title_from
+from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session
 from turnwire.stores.lines import event_page, to_entry_lines, to_lines
 from turnwire.stores.rules import (
     CommitSchedule,
@@ -62,7 +66,7 @@ _MAX_WHOLE_LOGS = 256
 _COMMIT_INTERVAL = 0.001
 
 
-class StoredTurn(Struct):
+class StoredTurn(Struct, gc=False):
     """A turn with its log; `events[0]` is at position `first_kept`."""
 
     record: TurnRecord
@@ -94,6 +98,14 @@ class StoredTurn(Struct):
         self.record = replace(self.record, first_kept=self.head.position)
 
 
+class StoredBlob(Struct):
+    """A file of a session, the time of its last use, and the turns that need it."""
+
+    blob: Blob
+    used_at: int
+    turns: set[str] = field(default_factory=set[str])
+
+
 class MemoryTables(Struct):
     """The data of a memory store: sessions, turns, keys and outbox, with indexes over them."""
 
@@ -106,6 +118,8 @@ class MemoryTables(Struct):
     """By turn: when it is due, and the number of failed attempts."""
     annotations: dict[tuple[str, str], Annotation] = field(default_factory=dict[tuple[str, str], Annotation])
     """By kind and key."""
+    blobs: dict[str, dict[str, StoredBlob]] = field(default_factory=dict[str, "dict[str, StoredBlob]"])
+    """By session and digest."""
     # Indexes
     turn_names: dict[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
     """The ids of turns by principal, "key" or "id", and idempotency key or external id."""
@@ -136,6 +150,44 @@ class MemoryTables(Struct):
         for name in names:
             del self.annotations[name]
         return len(names)
+
+    def check_blobs(self, session_id: str, blobs: Sequence[Blob], digests: Collection[str], max_bytes: int) -> None:
+        """Raise FilesFullError or SessionFileNotFoundError if these files cannot be stored or are not there."""
+        stored = {digest: len(each.blob.body) for digest, each in self.blobs.get(session_id, {}).items()}
+        stored |= {blob.digest: len(blob.body) for blob in blobs}
+        if blobs and sum(stored.values()) > max_bytes:
+            raise FilesFullError(max_bytes)
+        for digest in digests:
+            if digest not in stored:
+                raise SessionFileNotFoundError(digest)
+
+    def add_blobs(
+        self, session_id: str, blobs: Sequence[Blob], digests: Collection[str] = (), turn_id: str = ""
+    ) -> None:
+        """Store files, and record that a turn needs them."""
+        stored = self.blobs.setdefault(session_id, {})
+        for blob in blobs:
+            stored.setdefault(blob.digest, StoredBlob(blob, 0)).used_at = now_ms()
+        for digest in digests:
+            stored[digest].used_at = now_ms()
+            stored[digest].turns.add(turn_id)
+
+    def release_blobs(self, session_id: str, turn_id: str) -> None:
+        """Drop the files that this turn needs and no other one."""
+        stored = self.blobs.get(session_id, {})
+        for digest, blob in list(stored.items()):
+            if turn_id in blob.turns:
+                blob.turns.remove(turn_id)
+                if not blob.turns:
+                    del stored[digest]
+
+    def expire_blobs(self, before: int) -> None:
+        """Drop the files that were not used since, and that no turn with a whole log needs."""
+        for stored in self.blobs.values():
+            for digest, blob in list(stored.items()):
+                is_needed = any(self.turns[turn_id].record.first_kept == 1 for turn_id in blob.turns)
+                if blob.used_at < before and not is_needed:
+                    del stored[digest]
 
     def add_session(self, session: Session) -> None:
         self.sessions[session.id] = session
@@ -184,18 +236,13 @@ class MemoryWriter:
         if turn is None or refusal is not None:
             request.settle(len(events), refusal)
             return
-        turn.events.extend(events)
-        turn.entries.extend(request.entries)
-        turn.head.position = request.last_position
+        turn.events += events
+        turn.entries += request.entries
         phase = request.new_phase
-        if request.ending is not None:
-            self._end(turn, request.ending)
-        elif request.suspension is not None:
-            turn.checkpoint = request.suspension.checkpoint
-            turn.record = replace(turn.record, phase=phase, worker=None, waiting_until=request.suspension.until)
-        elif phase is not None:
-            turn.record = replace(turn.record, phase=phase, worker=None)
+        if phase is not None:
+            self._change(turn, request, phase)
         if events:
+            turn.head.position = events[-1].position
             self._watchers.notify(turn_id, events)
         request.settle(len(events), None)
         if phase in ("ended", "queued"):
@@ -203,6 +250,15 @@ class MemoryWriter:
             move = queue.end if phase == "ended" else queue.queue
             if move(turn.record.session_id, turn_id):
                 self._watchers.notify(RUNNABLE, ())
+
+    def _change(self, turn: StoredTurn, request: AppendRequest, phase: Phase) -> None:
+        if request.ending is not None:
+            self._end(turn, request.ending)
+        elif request.suspension is not None:
+            turn.checkpoint = request.suspension.checkpoint
+            turn.record = replace(turn.record, phase=phase, worker=None, waiting_until=request.suspension.until)
+        else:
+            turn.record = replace(turn.record, phase=phase, worker=None)
 
     def _end(self, turn: StoredTurn, state: TurnState) -> None:
         tables, record, ended_at = self._tables, turn.record, turn.events[-1].at
@@ -400,6 +456,7 @@ class MemoryAdmission:
         check_admission(admission, session.id, tables.unfinished[session.id], tables.unfinished[principal])
         if new.forked_from is not None:
             check_fork(new.forked_from, tables.turn(new.forked_from).record.first_kept)
+        tables.check_blobs(session.id, new.blobs, new.digests, admission.max_file_bytes)
         if new.session is not None:
             tables.add_session(session)
         siblings = tables.session_turns[session.id]
@@ -415,6 +472,8 @@ class MemoryAdmission:
             entries=list(new.entries),
         )
         siblings.append(record.id)
+        if new.digests or new.blobs:
+            tables.add_blobs(session.id, new.blobs, new.digests, record.id)
         if admission.on_busy == "interrupt":
             for turn_id in tables.queue.unfinished(session.id):
                 await self._claims.command(Command(turn_id, "superseded"))
@@ -426,7 +485,7 @@ class MemoryAdmission:
                 tables.turn_names[principal, kind, name] = record.id
         tables.sessions[session.id] = replace(
             session,
-            title=session.title or title_from(record.message),
+            title=session.title or default_title(record),
             updated_at=record.created_at,
             turn_count=session.turn_count + 1,
         )
@@ -501,6 +560,7 @@ class MemoryRegistry:
         tables.session_names.pop((principal, session.external_id or ""), None)
         del tables.sessions[session.id]
         tables.forget_annotations(lambda annotation: annotation.session_id == session.id)
+        tables.blobs.pop(session.id, None)
         self._watchers.notify(session.id, ())
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
@@ -530,6 +590,27 @@ class MemoryRegistry:
         key = self._tables.keys[key_id]
         self._tables.keys[key_id] = key if key.revoked_at else replace(key, revoked_at=at)
         return self._tables.keys[key_id]
+
+
+class MemoryBlobs:
+    """Files of sessions."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        self._tables = tables
+
+    async def put_blob(self, principal: str, session_id: str, blob: Blob, *, max_bytes: int) -> None:
+        session = self._tables.sessions.get(session_id)
+        if session is None or session.principal != principal:
+            raise SessionNotFoundError(session_id)
+        self._tables.check_blobs(session_id, [blob], (), max_bytes)
+        self._tables.add_blobs(session_id, [blob])
+
+    async def read_blob(self, session_id: str, digest: str) -> Blob | None:
+        stored = self._tables.blobs.get(session_id, {}).get(digest)
+        return stored.blob if stored else None
+
+    async def list_blobs(self, session_id: str) -> list[AttachedFile]:
+        return [stored.blob.info for stored in self._tables.blobs.get(session_id, {}).values()]
 
 
 class MemoryAnnotations:
@@ -594,6 +675,7 @@ class MemoryMaintenance:
                 turn.seal_with(self._seal_key)
                 if turn.record.ended_at < expire_before:
                     turn.expire(self._seal_key)
+        self._tables.expire_blobs(expire_before)
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
         tables = self._tables
@@ -601,6 +683,7 @@ class MemoryMaintenance:
         if record.phase != "ended":
             raise SessionBusyError(record.session_id, 1)
         del tables.turns[record.id]
+        tables.release_blobs(record.session_id, record.id)
         tables.forget_annotations(lambda annotation: annotation.turn_id == record.id)
         siblings = tables.session_turns[record.session_id]
         siblings.remove(record.id)
@@ -636,6 +719,7 @@ class MemoryStore:
         claims = MemoryClaims(tables, leases, watchers)
         registry = MemoryRegistry(tables, watchers)
         annotations = MemoryAnnotations(tables)
+        blobs = MemoryBlobs(tables)
         maintenance = MemoryMaintenance(tables, seal_key)
 
         self.read = queries.read
@@ -676,6 +760,9 @@ class MemoryStore:
         self.list_sessions = registry.list_sessions
         self.rename_session = registry.rename_session
         self.delete_session = registry.delete_session
+        self.put_blob = blobs.put_blob
+        self.read_blob = blobs.read_blob
+        self.list_blobs = blobs.list_blobs
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key

@@ -12,6 +12,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent, now_ms
@@ -29,23 +30,19 @@ from turnwire.core.errors import (
     TurnTakenError,
 )
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.lines import PAGE_BYTES
 
 logger = logging.getLogger("turnwire.stores")
 
 Read = Callable[[str, int, int], Awaitable[list[LoggedEvent]]]
 
 
-class LogHead:
+class LogHead(Struct, gc=False):
     """The last position of a turn's log, and the epoch that may write to it."""
 
-    __slots__ = ("ended", "epoch", "position", "turn_id")
-
-    def __init__(self, turn_id: str, epoch: int, position: int, *, ended: bool = False) -> None:
-        self.turn_id = turn_id
-        self.epoch = epoch
-        self.position = position
-        self.ended = ended
+    turn_id: str
+    epoch: int
+    position: int
+    ended: bool = False
 
     def claim(self) -> int:
         """Return a new epoch, which fences all older ones. Raises TurnEndedError."""
@@ -60,9 +57,10 @@ class LogHead:
             return FencedError(self.turn_id)
         if self.ended:
             return TurnEndedError(self.turn_id)
-        if request.first_position != self.position + 1:
-            return PositionError(self.turn_id, self.position + 1, request.first_position)
-        return entry_refusal(request)
+        first_position = request.events[0].position if request.events else request.first_position
+        if first_position != self.position + 1:
+            return PositionError(self.turn_id, self.position + 1, first_position)
+        return entry_refusal(request) if request.entries else None
 
 
 def entry_refusal(request: AppendRequest) -> PositionError | None:
@@ -117,9 +115,8 @@ async def read_with_epoch(read: Read, turn_id: str, after: int, limit: int, epoc
         return await read(turn_id, after, limit)
     if not events or events[0].epoch != epoch:
         raise LogRewoundError(turn_id)
-    if len(events) == 1 and len(events[0].body) >= PAGE_BYTES:
-        return await read(turn_id, after, limit)  # That event alone has filled the page.
-    return events[1:]
+    # A page with that event alone may be full: of its bytes, or of those of the row that it is the last event of.
+    return events[1:] or await read(turn_id, after, limit)
 
 
 class Leases:

@@ -3,13 +3,14 @@
 A turn is moved in one transaction, so an interrupted move is simply started again and continues with what is missing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from turnwire.core.contracts import Annotation, ApiKey, Command
 from turnwire.core.errors import StoreError
+from turnwire.core.files import Blob
 from turnwire.core.turns import Session, TurnRecord
 
 _STEP = 50
@@ -19,7 +20,7 @@ class MovingTurn(Struct, frozen=True, kw_only=True):
     """All that a store has of a turn.
 
     `lines` is its log (see `stores.lines`) from `record.first_kept` on, `calls` its journal. `seal` is None for a log
-    that is not sealed, and empty for one that was sealed without evidence.
+    that is not sealed, and empty for one that was sealed without evidence. `digests` are the files that it needs.
     """
 
     record: TurnRecord
@@ -31,6 +32,7 @@ class MovingTurn(Struct, frozen=True, kw_only=True):
     state: bytes | None
     checkpoint: bytes | None
     command: Command | None
+    digests: Sequence[str] = ()
 
 
 class TokensSpent(Struct, frozen=True):
@@ -42,6 +44,7 @@ class TokensSpent(Struct, frozen=True):
 class TransferSource(Protocol):
     async def count_turns(self) -> int: ...
     async def sessions_after(self, session_id: str, limit: int) -> list[Session]: ...
+    def blobs_of(self, session_id: str) -> AsyncIterator[Blob]: ...
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
         """Return turns with their numbers, in the order of acceptance."""
         ...
@@ -54,6 +57,7 @@ class TransferSource(Protocol):
 class TransferTarget(Protocol):
     async def missing_turns(self, turn_ids: Sequence[str]) -> set[str]: ...
     async def take_sessions(self, sessions: Sequence[Session]) -> None: ...
+    async def take_blob(self, session_id: str, blob: Blob) -> None: ...
     async def take_turns(self, turns: Sequence[MovingTurn]) -> None: ...
     async def take_annotations(self, annotations: Sequence[Annotation]) -> None: ...
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None: ...
@@ -74,6 +78,9 @@ async def move(source: TransferSource, target: TransferTarget, report: Callable[
     last = ""
     while sessions := await source.sessions_after(last, _STEP):
         await target.take_sessions(sessions)
+        for session in sessions:
+            async for blob in source.blobs_of(session.id):
+                await target.take_blob(session.id, blob)
         last = sessions[-1].id
     number = 0
     while batch := await source.turns_after(number, _STEP):

@@ -16,7 +16,7 @@ from msgspec import Struct, to_builtins
 
 from turnwire.app import Turnwire
 from turnwire.assembly import WIRES, build_store
-from turnwire.core.codec import LoggedEvent
+from turnwire.core.codec import LoggedEvent, begins_wait
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ErrorEvent,
@@ -29,7 +29,7 @@ from turnwire.core.events import (
 from turnwire.core.follow import follow
 from turnwire.core.recording import TurnRecording, encode_recording, record_turn, recorded_history
 from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.core.turns import Message, Question, TurnRecord, TurnState
 from turnwire.settings import Settings
 
 PRINCIPAL = "test"
@@ -88,6 +88,18 @@ class AgentTurn(Struct, frozen=True):
         requests = {event.call_id: event for event in self.events if isinstance(event, ApprovalRequestEvent)}
         return [request for call_id, request in requests.items() if call_id in waiting]
 
+    @property
+    def questions(self) -> list[Question]:
+        """Return the questions that nobody has answered yet."""
+        return [question for question in self.state.questions if question.state == "open"]
+
+    @property
+    def client_calls(self) -> list[ToolCallEvent]:
+        """Return the calls that the client has yet to run."""
+        running = {step.id for step in self.state.steps if step.state == "running" and step.runs_on == "client"}
+        calls = {event.call_id: event for event in self.events if isinstance(event, ToolCallEvent)}
+        return [call for call_id, call in calls.items() if call_id in running]
+
     def wire(self, name: str) -> bytes:
         """Return the log as a client of this wire gets it, such as `sse_chat` or `ai_sdk`."""
         encoder = WIRES[name]({}).encoder()
@@ -129,6 +141,20 @@ class AgentClient:
             )
         return await self._settled(turn.record, after=turn.log[-1].position)
 
+    async def reply(self, turn: AgentTurn, value: Any = None, *, declined: bool = False) -> AgentTurn:
+        """Answer the first question that a turn waits for, or decline to; return the turn when it has gone on.
+
+        If it waits for more answers, it is returned at once.
+        """
+        question = turn.questions[0]
+        await self.turnwire.runner.reply(turn.id, question.id, value, declined=declined, by=turn.record.principal)
+        return await self._settled(turn.record, after=turn.log[-1].position)
+
+    async def send_tool_result(self, turn: AgentTurn, output: Any, *, is_error: bool = False) -> AgentTurn:
+        """Send the result of the first call that the client has to run, in the same way."""
+        await self.turnwire.runner.send_tool_result(turn.id, turn.client_calls[0].call_id, output, is_error=is_error)
+        return await self._settled(turn.record, after=turn.log[-1].position)
+
     async def record(self, turn: AgentTurn, path: Path | str | None = None) -> TurnRecording:
         """Return the recording of an ended turn, and write it to a file if there is a path."""
         store, settings = self.turnwire.store, self.turnwire.settings
@@ -143,7 +169,7 @@ class AgentClient:
         following = follow(store, record.id, after)
         try:
             async for events in following:
-                if not any(isinstance(logged.event, ApprovalRequestEvent) for logged in events):
+                if not any(map(begins_wait, events)):
                     continue
                 if (await store.find_turn(record.principal, record.id)).phase == "waiting":
                     break

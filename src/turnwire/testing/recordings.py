@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turnwire.agents.factories import FactoryAgents
-from turnwire.assembly import as_agent
+from turnwire.agents.loader import as_agent
 from turnwire.core.contracts import Agent
 from turnwire.core.events import ToolCallEvent
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording

@@ -40,7 +40,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from turnwire.testing.scripted_wires import (
     Call,
@@ -380,8 +380,7 @@ class _Connection(asyncio.Protocol):
         self._task: asyncio.Task[None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it.
         self._server.connected(self)
         self._task = asyncio.create_task(self._serve())
 

@@ -24,9 +24,9 @@ NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 class Tool(Struct, frozen=True, kw_only=True):
     """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
 
-    With `needs_approval` a person must approve a call before it runs; a function of the arguments decides per call. An
-    `idempotent` tool may run again when it is unknown whether it has run. The default of `max_output` fits into one
-    event whatever the characters are.
+    With `needs_approval` a person must approve a call before it runs; a function of the arguments decides per call. If
+    it is `editable`, the person may change the arguments. An `idempotent` tool may run again when it is unknown whether
+    it has run. The default of `max_output` fits into one event whatever the characters are.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     max_output: int = 20_000
     needs_approval: NeedsApproval = False
     idempotent: bool = False
+    editable: bool = False
 
     def requires_approval(self, args: dict[str, Any]) -> bool:
         """Return True if a person must approve a call with these arguments; invalid ones fail without approval."""
@@ -70,6 +71,7 @@ def tool(
     max_output: int = 20_000,
     needs_approval: NeedsApproval = False,
     idempotent: bool = False,
+    editable: bool = False,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -81,6 +83,7 @@ def tool(
     max_output: int = 20_000,
     needs_approval: NeedsApproval = False,
     idempotent: bool = False,
+    editable: bool = False,
 ) -> Tool | Callable[[Function], Tool]:
     """Declare a function, sync or async, as a tool. Its docstring is the description for the model.
 
@@ -105,6 +108,7 @@ def tool(
             max_output=max_output,
             needs_approval=needs_approval,
             idempotent=idempotent,
+            editable=editable,
         )
 
     return declare if function is None else declare(function)

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import ToolProgressEvent
+from turnwire.core.waits import client_result, limited_by, result_text
 from turnwire.tools.declaration import BadArgumentsError, Function, Tool
 from turnwire.tools.threads import TOOL_THREADS
 
@@ -57,6 +58,12 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
     if len(text) > tool.max_output:
         text = value = _clip(text, tool.max_output)
     return ToolOutcome(success, value, text, round((time.perf_counter() - began) * 1000, 1))
+
+
+async def run_client_tool(call_id: str, tool: str, args: dict[str, Any]) -> ToolOutcome:
+    """Let the client run a call of one of its tools, and return its result as it was sent."""
+    result = await client_result(call_id, tool, args)
+    return ToolOutcome(result.success, result.result, result_text(result.result), 0.0)
 
 
 @contextmanager
@@ -113,14 +120,19 @@ async def _call(tool: Tool, args: dict[str, Any] | None) -> Any:
     limit = asyncio.timeout(tool.timeout)
     try:
         async with limit:
-            if _is_async(tool.function):
-                return await tool.function(**checked)
-            value = await _call_in_thread(tool.function, checked)
-            return await value if inspect.isawaitable(value) else value
+            with limited_by(limit):
+                return await _call_function(tool.function, checked)
     except TimeoutError:
         if limit.expired():
             raise ToolError(f"it took longer than {tool.timeout:g} seconds and was given up") from None
         raise
+
+
+async def _call_function(function: Function, args: dict[str, Any]) -> Any:
+    if _is_async(function):
+        return await function(**args)
+    value = await _call_in_thread(function, args)
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _call_in_thread(function: Function, args: dict[str, Any]) -> Any:

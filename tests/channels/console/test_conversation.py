@@ -21,6 +21,8 @@ from turnwire.core.events import (
     DoneEvent,
     Event,
     MessageEvent,
+    QuestionEvent,
+    ReplyEvent,
     SessionEvent,
     TokenEvent,
 )
@@ -114,6 +116,46 @@ async def test_approval_request_asks_and_posts_the_decision(key: str, approved: 
         assert turn.terminal.transcript[-1] == "Done."
         assert not any("[y/N]" in line for line in turn.terminal.transcript)
         assert keyboard.typed == ""
+
+
+FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 18}, "news": {"type": "boolean"}},
+    "required": ["name", "age"],
+}
+
+
+def enter(keyboard: Keyboard, line: str) -> None:
+    keyboard.press(line)
+    keyboard.press("\r")
+
+
+async def test_question_is_answered_field_by_field() -> None:
+    keyboard = Keyboard(collects=False)
+    async with shown(keyboard) as turn:
+        turn.script.send(QuestionEvent("q1", "Who are you?", FORM))
+        await turn.sees("Who are you? name")
+        enter(keyboard, "Ann")
+        await turn.sees("Who are you? age")
+        enter(keyboard, "17")
+        await turn.sees("this must be at least 18")
+        enter(keyboard, "18")
+        await turn.sees("Who are you? news [yes/no, optional]")
+        enter(keyboard, "yes")
+        path, body = await within(turn.script.requests.get())
+        assert (path, body) == (
+            "/v1/turns/t1/replies",
+            {"question_id": "q1", "value": {"name": "Ann", "age": 18, "news": True}},
+        )
+        turn.script.send(ReplyEvent("q1", body["value"], by="anna"), TokenEvent("Done."), DONE)
+        await within(turn.showing)
+
+
+async def test_question_without_a_keyboard_is_declined() -> None:
+    async with shown() as turn:
+        turn.script.send(QuestionEvent("q1", "Which colour?"))
+        path, body = await within(turn.script.requests.get())
+        assert (path, body["declined"]) == ("/v1/turns/t1/replies", True)
 
 
 async def test_keys_pressed_before_the_question_settles_do_not_answer_it() -> None:

@@ -28,23 +28,23 @@ class Gated:
     def __init__(self, *pieces: Piece) -> None:
         self._pieces = pieces
         self._gates = [asyncio.Event() for _ in range(len(pieces) + 1)]
-        self._said = [asyncio.Event() for _ in pieces]
+        self._sent = [asyncio.Event() for _ in pieces]
         self._next = 0
         self.begun = 0
 
     async def __call__(self, text: str) -> AsyncGenerator[Piece]:
         self.begun += 1
-        for piece, gate, said in zip(self._pieces, self._gates, self._said, strict=False):
+        for piece, gate, sent in zip(self._pieces, self._gates, self._sent, strict=False):
             await gate.wait()
             yield piece
-            said.set()
+            sent.set()
         await self._gates[-1].wait()
 
     async def say(self, count: int = 1) -> None:
         """Let the next pieces pass, and wait until they have been taken."""
         for _ in range(count):
             self._gates[self._next].set()
-            await self._said[self._next].wait()
+            await self._sent[self._next].wait()
             self._next += 1
 
     def end(self) -> None:

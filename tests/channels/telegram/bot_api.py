@@ -64,7 +64,9 @@ class Message:
 
     def styled(self, kind: str) -> list[str]:
         """The stretches of the text that look like this."""
-        return [utf16(self.text, one["offset"], one["length"]) for one in self.entities if one["type"] == kind]
+        return [
+            utf16(self.text, entity["offset"], entity["length"]) for entity in self.entities if entity["type"] == kind
+        ]
 
 
 @dataclass
@@ -86,6 +88,8 @@ def units(text: str) -> int:
 
 class BotApi:
     def __init__(self, clock: Clock, patience: float = PATIENCE) -> None:
+        self.files: dict[str, bytes] = {}
+        """The files that people have sent, by their ids."""
         self.clock = clock
         self.patience = patience
         self.rates = Rates(clock)
@@ -176,12 +180,14 @@ class BotApi:
         thread_id: int | None = None,
         reply_to: int | None = None,
         name: str = "Ada",
+        photo: bytes | None = None,
+        document: tuple[str, str, bytes] | None = None,
     ) -> int:
-        """Somebody writes something; returns the id of the message."""
+        """Somebody writes something; returns the id of the message. A document is a name, a type and its bytes."""
         chat_id = chat_id if chat_id is not None else sender_id
         message_id = self._next_id(chat_id)
         self._messages[chat_id][message_id] = Message(message_id, text, by_bot=False, thread_id=thread_id)
-        told: dict[str, Any] = {
+        message: dict[str, Any] = {
             "message_id": message_id,
             "date": 1,
             "chat": {"id": chat_id, "type": "private" if chat_id > 0 else "supergroup"},
@@ -189,20 +195,28 @@ class BotApi:
             "text": text,
             "entities": _found_entities(text),
         }
+        if photo is not None or document is not None:
+            message |= {"caption": message.pop("text"), "caption_entities": message.pop("entities")}
+        if photo is not None:
+            self.files |= {"small": b"small", "large": photo}
+            message["photo"] = [{"file_id": "small", "width": 90}, {"file_id": "large", "width": 1280}]
+        if document is not None:
+            self.files["document"] = document[2]
+            message["document"] = {"file_id": "document", "file_name": document[0], "mime_type": document[1]}
         if thread_id is not None:
             self.open_topic(chat_id, thread_id)
-            told |= {"message_thread_id": thread_id, "is_topic_message": True}
+            message |= {"message_thread_id": thread_id, "is_topic_message": True}
         if reply_to is not None:
             replied = self._messages[chat_id][reply_to]
             author = BOT if replied.by_bot else {"id": 1, "is_bot": False, "first_name": "Somebody"}
-            told["reply_to_message"] = {"message_id": reply_to, "date": 1, "chat": told["chat"], "from": author}
-        self.tell({"message": told})
+            message["reply_to_message"] = {"message_id": reply_to, "date": 1, "chat": message["chat"], "from": author}
+        self.tell({"message": message})
         return message_id
 
     def presses(self, sender_id: int, chat_id: int, button: str, name: str = "Ada") -> None:
         """Somebody presses the newest button of this name."""
         for message in reversed(self.shown(chat_id)):
-            for pressed in (one for row in message.markup for one in row if one["text"] == button):
+            for pressed in (key for row in message.markup for key in row if key["text"] == button):
                 where: dict[str, Any] = {"message_id": message.message_id, "date": 1, "chat": {"id": chat_id}}
                 if message.thread_id is not None:
                     where |= {"message_thread_id": message.thread_id, "is_topic_message": True}
@@ -255,6 +269,8 @@ class BotApi:
         path = head[0].split(" ")[1]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if path.startswith(f"/file/bot{TOKEN}/"):
+            return await self._write(writer, 200, self.files[path.rpartition("/")[2]])
         token, _, method = path.removeprefix("/bot").partition("/")
         call = Call(method, json.loads(body) if body else {}, self.clock.now())
         fault = self._fault(method)
@@ -313,10 +329,15 @@ class BotApi:
             result = method(call.params)
             return 200, {"ok": True, "result": await result if asyncio.iscoroutine(result) else result}
         except Refused as refusal:
-            told = {"ok": False, "error_code": refusal.code, "description": refusal.description}
-            return refusal.code, {**told, **({"parameters": refusal.parameters} if refusal.parameters else {})}
+            body = {"ok": False, "error_code": refusal.code, "description": refusal.description}
+            return refusal.code, {**body, **({"parameters": refusal.parameters} if refusal.parameters else {})}
 
     # Methods
+
+    def _do_getFile(self, params: dict[str, Any]) -> Any:
+        if params["file_id"] not in self.files:
+            raise Refused(400, "Bad Request: file is too big")
+        return {"file_id": params["file_id"], "file_path": f"files/{params['file_id']}"}
 
     def _do_getMe(self, params: dict[str, Any]) -> Any:
         return BOT
@@ -483,18 +504,18 @@ def check_entities(text: str, entities: list[dict[str, Any]]) -> None:
     """Within the text, not through a surrogate pair, and only nested as Telegram allows."""
     length = units(text)
     encoded = text.encode("utf-16-le")
-    for one in entities:
-        start, end = one["offset"], one["offset"] + one["length"]
+    for entity in entities:
+        start, end = entity["offset"], entity["offset"] + entity["length"]
         if not 0 <= start < end <= length:
             raise Refused(400, "Bad Request: ENTITY_BOUNDS_INVALID")
         for edge in (start, end):
             unit = int.from_bytes(encoded[edge * 2 : edge * 2 + 2], "little") if edge < length else 0
             if 0xDC00 <= unit < 0xE000:
                 raise Refused(400, "Bad Request: can't parse entities: an entity ends in the middle of a UTF-16 symbol")
-        if one["type"] == "text_link" and not one.get("url", "").startswith(("http://", "https://", "tg://")):
+        if entity["type"] == "text_link" and not entity.get("url", "").startswith(("http://", "https://", "tg://")):
             raise Refused(400, "Bad Request: can't parse entities: wrong URL")
-    for one, other in itertools.combinations(entities, 2):
-        first, last = sorted((one, other), key=_outermost_first)
+    for entity, other in itertools.combinations(entities, 2):
+        first, last = sorted((entity, other), key=_outermost_first)
         if last["offset"] >= first["offset"] + first["length"]:
             continue
         kinds = (first["type"], last["type"])
@@ -510,7 +531,7 @@ def _outermost_first(entity: dict[str, Any]) -> tuple[int, int, bool]:
 
 
 def _found_entities(text: str) -> list[dict[str, Any]]:
-    """What a client marks when somebody types: names and commands."""
+    """Return the entities that a client marks when somebody types: names and commands."""
     found: list[dict[str, Any]] = []
     place = 0
     for word in text.split(" "):

@@ -1,4 +1,4 @@
-"""What Telegram allows, as the simulator enforces it; written apart from the channel's own budget, to check it.
+"""The rates that Telegram allows, as the simulator enforces them; the channel has its own budget, which they check.
 
 A chat that gets too much is closed for a while, and every call that is made meanwhile makes the while longer.
 """

@@ -27,7 +27,7 @@ async def test_weak_point_9_first_stranger_does_not_become_the_owner(world: Worl
     await says(world, "/start", STRANGER)
     world.api.says(STRANGER, "hello")
     await says(world, "/pair WRONGONE", STRANGER)
-    assert world.kernel.asked == []
+    assert world.kernel.received == []
     assert (await world.health())[0] == "unconfigured"
 
 
@@ -37,7 +37,7 @@ async def test_channel_without_users_and_pairing_is_unconfigured(world: World) -
     assert state == "unconfigured"
     assert "allowed_users" in hint
     await says(world, "/pair ANYTHING", STRANGER)
-    assert world.kernel.asked == []
+    assert world.kernel.received == []
 
 
 async def test_pairing_code_in_the_log_works_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -58,7 +58,7 @@ async def test_pairing_code_in_the_log_works_once(world: World, caplog: pytest.L
     assert "/pair" not in caplog.text
     await says(world, "again")
     assert world.api.texts(ADA)[-1] == "You said: again"
-    assert [text for text, *_ in world.kernel.asked] == ["again"]
+    assert [text for text, *_ in world.kernel.received] == ["again"]
 
 
 async def test_start_link_with_the_code_pairs(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +113,7 @@ async def test_stranger_is_refused_once(world: World) -> None:
         world.api.says(STRANGER, "hello?")
     await says(world, "hello", ADA)
     assert len(world.api.texts(STRANGER)) == 1
-    assert [user_id for _, user_id, *_ in world.kernel.asked] == ["7"]
+    assert [user_id for _, user_id, *_ in world.kernel.received] == ["7"]
 
 
 async def test_refusals_of_many_strangers_are_limited(world: World) -> None:
@@ -131,4 +131,4 @@ async def test_members_of_an_allowed_group_have_access(world: World) -> None:
     world.api.says(STRANGER, "@TurnBot hello", chat_id=GROUP)
     await world.api.until(lambda: world.api.texts(GROUP) == ["You said: hello"])
     await world.delivered()
-    assert world.kernel.asked[0][2] == f"telegram:{STRANGER}"
+    assert world.kernel.received[0][2] == f"telegram:{STRANGER}"

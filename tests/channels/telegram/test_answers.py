@@ -35,7 +35,7 @@ def age(world: World) -> int | None:
 
 async def ask(world: World, text: str = "hello") -> None:
     world.api.says(ADA, text)
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
 
 
 async def test_a_message_is_answered_in_one_message_without_leftovers(world: World) -> None:
@@ -44,7 +44,7 @@ async def test_a_message_is_answered_in_one_message_without_leftovers(world: Wor
     await world.api.until(lambda: world.api.texts(ADA) == ["You said: hello"])
     await world.delivered()
     assert world.api.shown(ADA)[0].buttons == []
-    assert world.kernel.asked == [("hello", "7", "telegram:7", "7:101")]
+    assert world.kernel.received == [("hello", "7", "telegram:7", "7:101")]
     assert len(world.api.made("sendMessage")) == 1
 
 
@@ -97,7 +97,7 @@ async def test_weak_point_2_edits_become_rarer_after_a_flood_wait(world: World) 
     world.agent = gate
     await world.start()
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await gate.say(2)
     await world.api.until(lambda: world.api.made("sendMessage"))
     world.api.flood(ADA, 5)
@@ -280,7 +280,7 @@ async def test_an_empty_answer_is_said_to_be_one(world: World) -> None:
     world.agent = saying()
     await world.start()
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await world.delivered()
     assert world.api.texts(ADA) == ["(There was no answer.)"]
 
@@ -364,7 +364,7 @@ async def test_restart_while_a_full_message_is_sent_replaces_it(world: World, mo
     world.agent = gate
     await world.start()
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await gate.say()
     await is_sending.wait()
     await world.channel.on_stream_restart(str(ADA), "New words. " * 500)

@@ -17,7 +17,7 @@ async def answering(world: World, chat_id: int = ADA) -> Gated:
     world.agent = gate
     await world.start()
     world.api.says(ADA, "@TurnBot hello", chat_id=chat_id)
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await gate.say()
     await world.api.until(lambda: world.api.shown(chat_id))
     return gate
@@ -75,7 +75,7 @@ async def test_stop_button_of_an_ended_answer_cancels_nothing(world: World) -> N
     gate = Gated("A second answer that is long enough to be shown.")
     world.kernel.agent = gate
     world.api.says(ADA, "again")
-    await world.api.until(lambda: len(world.kernel.asked) == 2)
+    await world.api.until(lambda: len(world.kernel.received) == 2)
     world.api.shown(ADA)[0].markup = old
     await gate.say()
     await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
@@ -101,7 +101,7 @@ async def test_help_command_shows_the_help(world: World, command: str) -> None:
     world.api.says(ADA, command)
     await world.api.until(lambda: "/stop stops the answer" in "".join(world.api.texts(ADA)))
     await world.delivered()
-    assert world.kernel.asked == []
+    assert world.kernel.received == []
 
 
 async def test_new_command_starts_a_new_conversation(world: World) -> None:
@@ -115,7 +115,7 @@ async def test_new_command_starts_a_new_conversation(world: World) -> None:
 async def test_message_without_text_is_refused(world: World) -> None:
     await world.start()
     world.api.says(ADA, "")
-    await world.api.until(lambda: world.api.texts(ADA) == ["I can only read text so far."])
+    await world.api.until(lambda: world.api.texts(ADA) == ["I can only read text, photos and documents so far."])
     await world.delivered()
 
 
@@ -127,7 +127,7 @@ async def asking(world: World, chat_id: int = ADA) -> Gated:
     world.agent = gate
     await world.start()
     world.api.says(ADA, "@TurnBot delete it", chat_id=chat_id)
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await gate.say()
     await world.api.until(lambda: any(message.buttons for message in world.api.shown(chat_id)))
     return gate
@@ -205,7 +205,7 @@ async def test_approval_request_survives_a_crash_and_is_posted_once(world: World
     gate = Gated(ASK)
     world.agent = gate
     await world.start()
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await gate.say()
     world.api.presses(ADA, ADA, "✅ Approve")
     await world.api.until(lambda: world.kernel.decided)

@@ -15,9 +15,9 @@ def whole(world: World, chat_id: int = ADA) -> list[str]:
     return "\n\n".join(world.api.texts(chat_id)).split()
 
 
-async def asked(world: World, chat_id: int = ADA) -> None:
+async def ask_and_wait(world: World, chat_id: int = ADA) -> None:
     world.api.says(chat_id, "hello")
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
 
 
 async def test_partly_posted_answer_is_completed_by_the_next_process(world: World) -> None:
@@ -39,7 +39,7 @@ async def test_crash_during_a_flood_wait_loses_no_answer(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
     world.api.flood(ADA, 30)
@@ -57,7 +57,7 @@ async def test_crash_during_a_flood_wait_loses_no_answer(world: World) -> None:
 async def test_unanswered_message_is_answered_by_the_next_process_in_the_same_post(world: World) -> None:
     world.agent = Gated("An answer that is long enough to be shown at once.")
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await world.agent.say()
     await world.api.until(lambda: world.api.shown(ADA))
     await world.crash()
@@ -66,13 +66,13 @@ async def test_unanswered_message_is_answered_by_the_next_process_in_the_same_po
     await world.delivered()
     # In the message that the first process had begun.
     assert world.api.texts(ADA) == ["The whole answer, of another process."]
-    assert world.kernel.asked == [("hello", "7", "telegram:7", "7:101")]
+    assert world.kernel.received == [("hello", "7", "telegram:7", "7:101")]
 
 
 async def test_answer_completed_before_a_crash_is_posted_once_after_it(world: World) -> None:
     world.agent = Gated()
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await world.crash()
     # The turn ended while no process was there to deliver its answer.
     world.kernel.answers["7:101"] = "Kept by the kernel."
@@ -83,14 +83,14 @@ async def test_answer_completed_before_a_crash_is_posted_once_after_it(world: Wo
     await world.start()
     await world.delivered()
     assert world.api.texts(ADA) == ["Kept by the kernel."]
-    assert world.kernel.asked == []
+    assert world.kernel.received == []
 
 
 async def test_answer_delivered_again_is_not_posted_again(world: World) -> None:
     """A kernel that crashed before it could note a delivery delivers the answer again."""
     world.agent = Gated()
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await world.channel.on_stream_end("7", "The answer.")
     await world.crash()
     world.agent = saying("The answer.")
@@ -105,7 +105,7 @@ async def test_answer_delivered_again_as_a_message_is_posted_once(world: World, 
     gate = Gated("An answer that is long enough to be shown at once.")
     world.agent = gate
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
     text = "An answer that is long enough to be shown at once."
@@ -129,7 +129,7 @@ async def test_notice_during_an_answer_does_not_replace_it(world: World) -> None
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
     await world.channel.send_to_user("7", "By the way: tea is ready.")
@@ -147,7 +147,7 @@ async def test_message_that_may_have_been_sent_is_looked_for_first(world: World,
     world.agent = saying("Short.")
     await world.start()
     world.api.plan("sendMessage", fault)
-    await asked(world)
+    await ask_and_wait(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["Short."]
     assert world.api.too_many == []
@@ -170,7 +170,7 @@ async def test_search_for_a_lost_message_ignores_other_messages(world: World) ->
     world.agent = saying("Short.")
     await world.start()
     world.api.plan("sendMessage", "lost")
-    await asked(world)
+    await ask_and_wait(world)
     await world.channel.send_to_user("7", "Something else, sent meanwhile.")
     await world.delivered()
     assert sorted(world.api.texts(ADA)) == ["Short.", "Something else, sent meanwhile."]
@@ -180,7 +180,7 @@ async def test_deleted_message_is_sent_again(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
     world.api.delete(ADA, world.api.shown(ADA)[0].message_id)
@@ -193,7 +193,7 @@ async def test_refused_formatting_is_dropped_and_the_answer_posted(world: World)
     world.agent = saying("This is **bold**.")
     world.api.refuse_entities = True
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await world.delivered()
     (shown,) = world.api.shown(ADA)
     assert (shown.text, shown.entities) == ("This is bold.", [])
@@ -204,7 +204,7 @@ async def test_flood_wait_keeps_the_formatting(world: World) -> None:
     await world.start()
     world.api.says(ADA, "hello")
     world.api.flood(ADA, 5)
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
     await world.delivered()
     assert world.api.shown(ADA)[0].styled("bold") == ["bold"]
 
@@ -212,7 +212,7 @@ async def test_flood_wait_keeps_the_formatting(world: World) -> None:
 async def test_blocked_bot_does_not_delay_later_answers(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start()
     world.api.blocked.add(ADA)
-    await asked(world)
+    await ask_and_wait(world)
     await world.delivered()
     assert "cannot be delivered" in caplog.text
     world.api.blocked.clear()
@@ -225,7 +225,7 @@ async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> 
     gate = Gated(LONG)
     world.agent = gate
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
     await world.channel.on_stream_end("7", "Never mind.")
@@ -237,7 +237,7 @@ async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> 
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:
     await world.start()
     world.api.plan("sendMessage", "unavailable", "unavailable", "unavailable")
-    await asked(world)
+    await ask_and_wait(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["You said: hello"]
 
@@ -251,7 +251,7 @@ async def test_failure_of_the_kernel_is_answered_with_an_apology(
 
     world.agent = fails
     await world.start()
-    await asked(world)
+    await ask_and_wait(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["It begins\n\nSorry, something went wrong here. Please try again."]
     assert "could not be answered" in caplog.text

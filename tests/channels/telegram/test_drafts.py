@@ -13,7 +13,7 @@ async def begin(world: World, gate: Gated, **config: Any) -> None:
     world.agent = gate
     await world.start(transport="draft", **config)
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.asked)
+    await world.api.until(lambda: world.kernel.received)
 
 
 async def test_draft_becomes_a_message_without_a_flash(world: World) -> None:

@@ -16,7 +16,7 @@ async def test_group_message_without_a_call_of_the_bot_is_ignored(world: World) 
     await world.api.until(lambda: world.api.texts(GROUP))
     await world.delivered()
     assert world.api.texts(GROUP) == ["You said: what is up?"]
-    assert world.kernel.asked == [("what is up?", str(GROUP), "telegram:7", f"{GROUP}:104")]
+    assert world.kernel.received == [("what is up?", str(GROUP), "telegram:7", f"{GROUP}:104")]
 
 
 async def test_reply_to_the_bot_is_answered(world: World) -> None:
@@ -41,8 +41,8 @@ async def test_each_topic_is_its_own_conversation(world: World) -> None:
     await world.delivered()
     assert world.api.texts(GROUP, 42) == ["You said: one"]
     assert world.api.texts(GROUP, 43) == ["You said: two"]
-    assert {user_id for _, user_id, *_ in world.kernel.asked} == {f"{GROUP}:42", f"{GROUP}:43"}
-    assert {principal for _, _, principal, _ in world.kernel.asked} == {"telegram:7", "telegram:8"}
+    assert {user_id for _, user_id, *_ in world.kernel.received} == {f"{GROUP}:42", f"{GROUP}:43"}
+    assert {principal for _, _, principal, _ in world.kernel.received} == {"telegram:7", "telegram:8"}
 
 
 async def test_topics_share_the_rate_limit_of_their_group(world: World) -> None:
@@ -122,10 +122,10 @@ BOT = Bot(4242, "TurnBot")
 )
 def test_read_update_detects_messages_for_the_bot(message: dict, expected: bool) -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA, "first_name": "Ada"}, **message}
-    asked = read_update({"update_id": 1, "message": plain}, BOT)
-    assert isinstance(asked, IncomingMessage)
-    assert asked.is_for_bot is expected
-    assert "TurnBot" not in asked.text or not expected
+    update = read_update({"update_id": 1, "message": plain}, BOT)
+    assert isinstance(update, IncomingMessage)
+    assert update.is_for_bot is expected
+    assert "TurnBot" not in update.text or not expected
 
 
 def test_updates_of_bots_and_unknown_kinds_are_ignored() -> None:
@@ -136,6 +136,6 @@ def test_updates_of_bots_and_unknown_kinds_are_ignored() -> None:
 
 def test_thread_of_replies_is_not_a_topic() -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA}, "text": "/new", "message_thread_id": 3}
-    asked = read_update({"update_id": 1, "message": plain}, BOT)
-    assert isinstance(asked, IncomingMessage)
-    assert asked.address.user_id == str(GROUP)
+    update = read_update({"update_id": 1, "message": plain}, BOT)
+    assert isinstance(update, IncomingMessage)
+    assert update.address.user_id == str(GROUP)

@@ -10,7 +10,7 @@ from turnwire.channels.telegram.markdown import Formatted, render
 
 def looks(markdown: str) -> list[tuple[str, str]]:
     formatted = render(markdown)
-    return [(one.type, utf16(formatted.text, one.offset, one.length)) for one in formatted.entities]
+    return [(entity.type, utf16(formatted.text, entity.offset, entity.length)) for entity in formatted.entities]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_it_looks_as_meant(markdown: str, text: str, entities: list[tuple[str, s
 def test_code_keeps_its_language_and_its_lines() -> None:
     formatted = render("```python\nprint(1)\n\n    x = 2\n```")
     assert formatted.text == "print(1)\n\n    x = 2"
-    assert [(one.type, one.language) for one in formatted.entities] == [("pre", "python")]
+    assert [(entity.type, entity.language) for entity in formatted.entities] == [("pre", "python")]
 
 
 def test_a_table_is_aligned_code() -> None:

@@ -55,7 +55,7 @@ async def test_updates_in_the_inbox_of_version_0_are_handled_once(world: World) 
     texts = world.api.texts(ADA)
     assert {"Unposted.", "You said: left"} <= set(texts)
     assert any("/stop stops the answer" in text for text in texts)
-    assert world.kernel.asked == [("left", "7", "telegram:7", "7:12")]
+    assert world.kernel.received == [("left", "7", "telegram:7", "7:12")]
     await world.crash()
     await world.start()
     world.api.again(update(11, "handled by version 0"))
@@ -64,7 +64,7 @@ async def test_updates_in_the_inbox_of_version_0_are_handled_once(world: World) 
     await world.api.until(lambda: len(world.api.texts(ADA)) == 4)
     await world.delivered()
     assert world.api.texts(ADA)[3:] == ["You said: new"]
-    assert [text for text, *_ in world.kernel.asked] == ["new"]
+    assert [text for text, *_ in world.kernel.received] == ["new"]
 
 
 async def test_inbox_of_version_0_is_dropped_after_it_was_handled(world: World) -> None:

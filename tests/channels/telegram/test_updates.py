@@ -39,7 +39,7 @@ async def test_update_that_comes_twice_is_handled_once(world: World) -> None:
     world.api.says(ADA, "more")
     await world.api.until(lambda: len(world.api.texts(ADA)) == 2)
     await world.delivered()
-    assert [text for text, *_ in world.kernel.asked] == ["hello", "more"]
+    assert [text for text, *_ in world.kernel.received] == ["hello", "more"]
 
 
 async def test_flood_wait_of_the_first_call_is_observed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,11 +68,11 @@ async def test_confirmed_update_is_answered_after_a_crash(world: World) -> None:
     world.agent = Gated()
     await world.start()
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.asked and not world.api._updates)
+    await world.api.until(lambda: world.kernel.received and not world.api._updates)
     await world.crash()
     await world.start()
-    await world.api.until(lambda: world.kernel.asked)
-    assert [text for text, *_ in world.kernel.asked] == ["hello"]
+    await world.api.until(lambda: world.kernel.received)
+    assert [text for text, *_ in world.kernel.received] == ["hello"]
 
 
 async def test_update_that_the_kernel_has_not_accepted_is_sent_again(world: World) -> None:
@@ -93,7 +93,7 @@ async def test_update_that_the_kernel_has_not_accepted_is_sent_again(world: Worl
     world._service = asyncio.create_task(world.channel.run_background())
     await world.api.until(lambda: world.api.texts(ADA) == ["You said: hello"])
     await world.delivered()
-    assert len(world.kernel.asked) == 1
+    assert len(world.kernel.received) == 1
 
 
 async def test_failing_command_does_not_block_the_next_update(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -217,7 +217,7 @@ async def test_webhook_without_the_right_secret_is_refused(world: World, secret:
         assert (await http.post(url, json=forged, headers=headers)).status_code == 401
     await world.api.until(lambda: world.api.texts(ADA))
     await world.delivered()
-    assert [text for text, *_ in world.kernel.asked] == ["hello"]
+    assert [text for text, *_ in world.kernel.received] == ["hello"]
 
 
 @pytest.mark.parametrize(

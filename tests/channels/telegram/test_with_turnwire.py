@@ -14,7 +14,7 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
 from tests.core.desk import Gate
 from tests.serving import PATIENCE, Puppet, quick_settings, until, within
-from turnwire import Turnwire, take_inputs
+from turnwire import Turnwire, read_file, take_inputs
 from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.approvals import WaitForApproval
@@ -100,7 +100,9 @@ async def test_message_during_an_answer_enters_it_and_is_not_answered_apart(api:
         api.says(ADA, "again")
         await api.until(lambda: len(api.texts(ADA)) == 2)
         assert api.texts(ADA)[1] == f"To again: {ANSWER}done".replace("**", "")
-        turns = await store.list_turns("telegram:7")
+        async with asyncio.timeout(PATIENCE):  # The answer is shown whole before its turn has ended.
+            while (turns := await store.list_turns("telegram:7"))[-1].outcome is None:  # noqa: ASYNC110 - the store knows
+                await asyncio.sleep(0.01)
         assert [turn.outcome for turn in turns] == ["completed", "joined", "completed"]
 
 
@@ -240,3 +242,38 @@ async def test_broken_off_call_is_requested_again_after_a_restart(api: BotApi, t
     async with running(tmp_path, stuck):
         await api.until(lambda: sum("May pay run?" in text for text in api.texts(ADA)) == 2)
         assert any("may have taken effect already" in text for text in api.texts(ADA))
+
+
+# Files
+
+
+async def see(turn: Turn) -> str:
+    files = [f"{file.media_type} {file.name} {(await read_file(file)).hex()}" for file in turn.attachments]
+    earlier = [file.name for message in turn.history for file in message.attachments]
+    return f"{turn.message}: {files} {earlier}"
+
+
+see.takes_attachments = ["image/*"]  # type: ignore[attr-defined]
+
+
+async def test_photo_and_document_reach_the_agent_and_the_next_turn(api: BotApi, tmp_path: Path) -> None:
+    async with running(tmp_path, see):
+        api.says(ADA, "Look", photo=b"\xff\xd8jpeg")
+        await api.until(lambda: api.texts(ADA))
+        api.says(ADA, "", document=("cat.png", "image/png", b"\x89PNG"))
+        await api.until(lambda: len(api.texts(ADA)) == 2)
+    assert api.texts(ADA) == [
+        "Look: ['image/jpeg photo.jpg ffd86a706567'] []",
+        ": ['image/png cat.png 89504e47'] ['photo.jpg']",
+    ]
+
+
+async def test_file_that_cannot_be_taken_or_read_is_told(api: BotApi, tmp_path: Path) -> None:
+    async with running(tmp_path, see):
+        api.says(ADA, "Listen", document=("a.mp3", "audio/mpeg", b"ID3"))
+        await api.until(lambda: api.texts(ADA))
+        assert "takes image/*, and not audio/mpeg" in api.texts(ADA)[0]
+        api.says(ADA, "Look", photo=b"jpeg")
+        api.files.clear()
+        await api.until(lambda: len(api.texts(ADA)) == 2)
+        assert api.texts(ADA)[1].startswith("Sorry, I could not read this file.")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.errors import TurnwireError
+from turnwire.core.files import Blob
 from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, Topic
 
 ADA, BOB, STRANGER = 7, 8, 666
@@ -35,6 +36,7 @@ class Kernel:
     """
 
     extension_id = "telegram"
+    shared_tables = None
 
     def __init__(self, folder: Path, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
         self.data_folder = folder
@@ -42,7 +44,7 @@ class Kernel:
         self.logger = logging.getLogger("turnwire.extensions.telegram")
         self.agent = agent
         self.channel: TelegramChannel | None = None
-        self.asked: list[tuple[str, str, str | None, str | None]] = []
+        self.received: list[tuple[str, str, str | None, str | None]] = []
         self.decided: list[tuple[str, str, bool, str]] = []
         self.sessions: list[str] = []
         self.answers: dict[str, str] = {}
@@ -73,6 +75,7 @@ class Kernel:
         principal: str | None = None,
         message_id: str | None = None,
         agent_id: str | None = None,
+        attachments: Sequence[Blob] = (),
     ) -> Receipt:
         assert message_id is not None
         if message_id not in self.accepted:
@@ -118,7 +121,7 @@ class Kernel:
                     # Complete before this process started: a message, not a stream.
                     await self.channel.send_to_user(user_id, self.answers[receipt.message_id])
                 else:
-                    self.asked.append((receipt.message, user_id, receipt.principal, receipt.message_id))
+                    self.received.append((receipt.message, user_id, receipt.principal, receipt.message_id))
                     task = self._running[user_id] = asyncio.create_task(self._answer(receipt.message, user_id))
                     try:
                         self.answers[receipt.message_id] = await task
@@ -144,7 +147,7 @@ class Kernel:
         raise NotImplementedError
 
     async def _answer(self, text: str, user_id: str) -> str:
-        said: list[str] = []
+        pieces: list[str] = []
         assert self.channel is not None
         channel = self.channel
         await self._timed(channel.on_stream_start(user_id))
@@ -152,7 +155,7 @@ class Kernel:
             async for piece in self.agent(text):
                 match piece:
                     case str():
-                        said.append(piece)
+                        pieces.append(piece)
                         await self._timed(channel.on_stream_chunk(user_id, piece))
                     case StreamStep():
                         await self._timed(channel.on_stream_step(user_id, piece))
@@ -161,10 +164,10 @@ class Kernel:
         except asyncio.CancelledError:
             if user_id not in self.cancelled:
                 raise
-            await channel.on_stream_cancel(user_id, "".join(said))
+            await channel.on_stream_cancel(user_id, "".join(pieces))
         else:
-            await channel.on_stream_end(user_id, "".join(said))
-        return "".join(said)
+            await channel.on_stream_end(user_id, "".join(pieces))
+        return "".join(pieces)
 
     async def _timed(self, call: Any) -> None:
         assert self.channel is not None
@@ -193,6 +196,17 @@ class Kernel:
 
     async def invoke_agent_streamed(
         self, prompt: str, on_chunk: Any, on_tool_call: Any = None, agent_id: str | None = None
+    ) -> str:
+        raise NotImplementedError
+
+    async def speak_to_user(
+        self,
+        channel_id: str,
+        user_id: str,
+        prompt: str,
+        *,
+        message_id: str | None = None,
+        agent_id: str | None = None,
     ) -> str:
         raise NotImplementedError
 

@@ -76,7 +76,7 @@ def build_office(url: str, tools: Mapping[str, Any]) -> Any:
         state = await scout.ainvoke({"messages": [HumanMessage(input)]})
         return state["messages"][-1].text
 
-    own = [tools["look"], tools["count"], tools["pay"], tools["send"], ask_scout]
+    own = [tools["look"], tools["count"], tools["pay"], tools["send"], tools["pick"], ask_scout]
     graph: Any = create_agent(model, tools=own, middleware=[HumanInTheLoopMiddleware({"send": True})], name="Desk")
     graph.client = client
     return graph

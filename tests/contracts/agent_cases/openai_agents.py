@@ -10,6 +10,7 @@ from agents import (
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     Runner,
+    Tool,
     function_tool,
 )
 from openai import AsyncOpenAI
@@ -20,7 +21,7 @@ from turnwire.tools import Tool as OurTool
 
 NAME = "openai_agents"
 APIS = ("chat", "responses")
-CANNOT: dict[str, str] = {}
+CANNOT = {"edits": "an approval of the SDK has no arguments"}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 
@@ -56,12 +57,13 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
 
 def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any]:
     model = sdk_model(url, api="chat", timeout=60)
-    look, count, pay = (function_tool(tools[name]) for name in ("look", "count", "pay"))
+    look, count, pay, pick = (function_tool(tools[name]) for name in ("look", "count", "pay", "pick"))
     send = function_tool(tools["send"], needs_approval=True)
     scout = Agent(name="Scout", instructions="Look.", model=model, tools=[look])
     boss = Agent(name="Boss", instructions="Decide.", model=model, tools=[pay, send])
     asking = scout.as_tool("ask_scout", "Ask the scout.")
-    return Agent(name="Desk", instructions="Work.", model=model, tools=[look, count, pay, asking], handoffs=[boss])
+    own: list[Tool] = [look, count, pay, pick, asking]
+    return Agent(name="Desk", instructions="Work.", model=model, tools=own, handoffs=[boss])
 
 
 def adapt_office(built: Agent[Any]) -> OpenAIAgentsAgent:

@@ -57,7 +57,8 @@ def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any, Any]:
         """Ask the scout."""
         return (await scout.run(input)).output
 
-    own = [tools["look"], tools["count"], tools["pay"], ask_scout, Tool(tools["send"], requires_approval=True)]
+    plain = [tools["look"], tools["count"], tools["pay"], tools["pick"]]
+    own = [*plain, ask_scout, Tool(tools["send"], requires_approval=True)]
     return Agent(model, name="Desk", instructions="Work.", tools=own)
 
 

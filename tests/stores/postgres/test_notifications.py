@@ -206,6 +206,76 @@ async def test_events_of_a_hint_that_do_not_follow_are_read(
     assert reader.seen == await whole_log(store, record.id)
 
 
+async def watched_elsewhere(store: PostgresStore, other: PostgresStore, turn_id: str) -> Watcher:
+    """Watch a turn in one process, and return when the other one knows."""
+    await listening(store)
+    watcher = Watcher(other, turn_id)
+    async with asyncio.timeout(BOUND):
+        while turn_id not in store._notifier._elsewhere:
+            await store.find_turn("ann", turn_id)
+    return watcher
+
+
+async def sent_hints(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list that the hints of a process are added to."""
+    await listening(store)
+    hints, sent = store._notifier._hints, list[str]()
+    assert hints is not None
+    send = hints.send
+    monkeypatch.setattr(hints, "send", lambda hint, events="": sent.append(hint) or send(hint, events))
+    return sent
+
+
+async def test_commit_that_no_other_process_watches_is_not_told(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await listening(other)
+    sent = await sent_hints(store, monkeypatch)
+    alone, shared = await claimed(store), await claimed(store)
+    Reader(store, alone.id)
+    await watched_elsewhere(store, other, shared.id)
+    for record in (alone, shared):
+        await append(store, record.id, record.epoch, 3, TokenEvent("text"))
+    assert [hint for hint in sent if hint.startswith("+")] == [f"+{shared.id}"]
+
+
+async def test_commits_before_another_process_watches_are_told_when_it_does(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may have read the log just before a commit, and be known to its writer just after."""
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    await listening(store)
+    record = await claimed(store)
+    await append(store, record.id, record.epoch, 3, TokenEvent("not told"))
+    watcher = await watched_elsewhere(store, other, record.id)
+    await watcher.until(lambda: bool(watcher.wakes))
+
+
+async def test_process_that_missed_hints_asks_what_the_others_watch(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    record = await claimed(store)
+    await watched_elsewhere(store, other, record.id)
+    store._notifier._elsewhere.clear()
+    store._notifier._on_listening()
+    async with asyncio.timeout(BOUND):
+        while record.id not in store._notifier._elsewhere:
+            await store.find_turn("ann", record.id)
+
+
+async def test_watch_that_is_not_repeated_is_forgotten(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "_FORGET_SECONDS", -1.0)
+    record = await claimed(store)
+    await watched_elsewhere(store, other, record.id)
+    store._notifier._tend_watches()
+    assert record.id not in store._notifier._elsewhere
+
+
 async def test_hint_with_events_begins_as_one_without(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +292,7 @@ async def test_hint_with_events_begins_as_one_without(
         if f"+{record.id}" in received:
             has_come.set()
 
+    await watched_elsewhere(store, other, record.id)
     monkeypatch.setattr(hints, "_received", receive)
     await append(store, record.id, record.epoch, 3, TokenEvent("two words"))
     async with asyncio.timeout(BOUND):

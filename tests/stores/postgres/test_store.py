@@ -19,7 +19,6 @@ from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusable
 from turnwire.core.events import TokenEvent
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
-from turnwire.stores.postgres import store as store_module
 from turnwire.stores.postgres.schema import MIGRATIONS, drop_partitions, partition_name
 
 PARTITIONS = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
@@ -100,7 +99,7 @@ async def test_database_of_a_newer_turnwire_is_refused(processes: Processes) -> 
 async def test_unusable_database_error_says_why_without_the_password(
     url: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_OPEN_SECONDS", 0.1)
+    monkeypatch.setattr(schema, "_OPEN_SECONDS", 0.1)
     store = PostgresStore(url.format(folder=shared_databases().server.folder))
     with pytest.raises(StoreUnusableError) as refused:
         await store.open()

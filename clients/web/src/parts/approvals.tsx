@@ -1,9 +1,11 @@
-/** An approval request: the tool call with its arguments, and the two decisions. */
+/** An approval request: the tool call with its arguments, which may be editable, and the decisions. */
 
 import { useState } from "preact/hooks";
-import type { ApprovalRequestEvent } from "../../../js/src/index.ts";
+import type { ApprovalRequestEvent, Arguments } from "../../../js/src/index.ts";
+import { fieldsOfArguments } from "../form.ts";
 import { Icon } from "../icons.tsx";
 import { client, errorText } from "../server.ts";
+import { ValueForm } from "./form.tsx";
 import { ArgumentList } from "./steps.tsx";
 
 export function Approval({
@@ -16,8 +18,16 @@ export function Approval({
   mayDecide: boolean;
 }) {
   const [reason, setReason] = useState("");
+  const [isEditing, setEditing] = useState(false);
   const [deciding, setDeciding] = useState<boolean | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
+  const allow = (editedArgs: unknown) =>
+    client.decide(turnId, request.call_id, {
+      approved: true,
+      args: request.args,
+      edited_args: editedArgs as Arguments,
+      ...(reason.trim() ? { reason: reason.trim() } : {}),
+    });
   const decide = async (approved: boolean) => {
     setDeciding(approved);
     setProblem(null);
@@ -36,8 +46,17 @@ export function Approval({
         <Icon name="hand" /> Allow <code>{request.tool}</code> to run?
       </h3>
       {request.reason && <p>{request.reason}</p>}
-      <ArgumentList args={request.args} />
-      {mayDecide ? (
+      {!isEditing && <ArgumentList args={request.args} />}
+      {mayDecide && isEditing && (
+        <ValueForm
+          testId="arguments"
+          fields={fieldsOfArguments(request.args)}
+          submit={["Allow with these", "Allowing…"]}
+          onSubmit={async (value) => void (await allow(value))}
+          other={["Back", async () => setEditing(false)]}
+        />
+      )}
+      {isEditing ? null : mayDecide ? (
         <>
           <label class="field">
             <span>Message to the agent (optional)</span>
@@ -62,6 +81,17 @@ export function Approval({
             >
               {deciding === false ? "Denying…" : "Deny"}
             </button>
+            {request.editable && Object.keys(request.args).length > 0 && (
+              <button
+                type="button"
+                class="secondary"
+                data-testid="edit-arguments"
+                disabled={deciding !== null}
+                onClick={() => setEditing(true)}
+              >
+                Edit
+              </button>
+            )}
           </div>
         </>
       ) : (

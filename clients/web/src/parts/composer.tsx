@@ -1,11 +1,14 @@
 /** The message box, also usable while a turn runs. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import type { Attachment } from "../../../js/src/index.ts";
+import { accepts, type PendingFile, pendingFiles } from "../attachments.ts";
 import type { Conversation } from "../conversation.ts";
 import type { OnBusy } from "../entries.ts";
 import { loadDraft, saveDraft } from "../drafts.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import type { Offer } from "../server.ts";
+import { PendingFiles } from "./attachments.tsx";
 import { type Uploads, UploadList } from "./uploads.tsx";
 
 interface ComposerProps {
@@ -17,7 +20,7 @@ interface ComposerProps {
   uploads: Uploads;
   conversation: Conversation;
   onAgent: (agent: string) => void;
-  onSend: (message: string, onBusy: OnBusy) => void;
+  onSend: (message: string, onBusy: OnBusy, attachments: Attachment[]) => void;
   onStop: () => void;
 }
 
@@ -32,6 +35,17 @@ export function Composer(props: ComposerProps) {
   const box = useRef<HTMLTextAreaElement>(null);
   const files = useRef<HTMLInputElement>(null);
   const [onBusy, setOnBusy] = useState<OnBusy>("steer");
+  const attached = useRef<HTMLInputElement>(null);
+  const [pending, setPending] = useState<PendingFile[]>([]);
+  const answering = offer?.agents.find(({ name, is_default }) => (agent ? name === agent : is_default));
+  /** Attaches the files that the agent takes, and adds the others as documents; returns false if there are none. */
+  const take = (chosen: File[]): boolean => {
+    const fitting = chosen.filter((file) => accepts(answering, file.type));
+    const others = chosen.filter((file) => !fitting.includes(file));
+    if (fitting.length) void pendingFiles(fitting).then((files) => setPending((now) => [...now, ...files]));
+    if (others.length && offer?.takes_documents) uploads.add(others);
+    return fitting.length > 0 || (others.length > 0 && !!offer?.takes_documents);
+  };
   useEffect(() => {
     // Not on phones, where the keyboard would hide half of the page.
     if (matchMedia("(hover: hover)").matches) box.current?.focus();
@@ -43,15 +57,26 @@ export function Composer(props: ComposerProps) {
   }, [draft]);
   const send = () => {
     const message = draft.trim();
-    if (!message) return;
+    if (!message && !pending.length) return;
     setDraft("");
+    setPending([]);
     uploads.forget();
-    onSend(message, isBusy ? onBusy : "enqueue");
+    const files = pending.map(({ file }) => file);
+    // A message with files does not enter a running turn.
+    onSend(message, isBusy ? (files.length && onBusy === "steer" ? "enqueue" : onBusy) : "enqueue", files);
     box.current?.focus();
   };
   return (
-    <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
+    <form
+      class="composer"
+      onSubmit={(event) => (event.preventDefault(), send())}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={(event) => {
+        if (take([...(event.dataTransfer?.files ?? [])])) event.preventDefault();
+      }}
+    >
       <UploadList uploads={uploads} />
+      <PendingFiles files={pending} onRemove={(key) => setPending(pending.filter((file) => file.key !== key))} />
       <textarea
         ref={box}
         id="composer"
@@ -62,11 +87,32 @@ export function Composer(props: ComposerProps) {
         value={draft}
         placeholder={isBusy ? PLACEHOLDERS[onBusy] : "Ask a question"}
         onInput={(event) => setDraft(event.currentTarget.value)}
+        onPaste={(event) => {
+          if (take([...(event.clipboardData?.files ?? [])])) event.preventDefault();
+        }}
         onKeyDown={(event) => {
           if (isEnter(event)) (event.preventDefault(), send());
         }}
       />
       <div class="composer-foot">
+        {answering?.takes_attachments && (
+          <>
+            <IconButton name="clip" label="Attach files" testid="attach" onClick={() => attached.current?.click()} />
+            <input
+              ref={attached}
+              type="file"
+              multiple
+              hidden
+              accept={answering.attachment_types?.join(",")}
+              data-testid="attach-input"
+              aria-label="Files to attach"
+              onChange={(event) => {
+                take([...(event.currentTarget.files ?? [])]);
+                event.currentTarget.value = "";
+              }}
+            />
+          </>
+        )}
         {offer?.takes_documents && (
           <>
             <IconButton name="clip" label="Add documents" testid="upload" onClick={() => files.current?.click()} />
@@ -130,7 +176,7 @@ export function Composer(props: ComposerProps) {
           type="submit"
           class="send"
           data-testid="send"
-          disabled={!draft.trim()}
+          disabled={!draft.trim() && !pending.length}
           aria-label={isBusy ? LABELS[onBusy] : "Send"}
           title={isBusy ? LABELS[onBusy] : "Send"}
         >

@@ -1,5 +1,6 @@
 /** The main column: one conversation and the message box. */
 
+import type { Attachment } from "../../../js/src/index.ts";
 import { useEffect, useState } from "preact/hooks";
 import { brand } from "../brand.ts";
 import type { Conversation } from "../conversation.ts";
@@ -47,9 +48,9 @@ export function Main(props: MainProps) {
     document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}${brand.name}`;
   }, [name, isRunning]);
   const pick = (name: string) => setPicked({ agent: name, conversation });
-  const ask = (message: string, by = agent, onBusy?: OnBusy) => {
+  const ask = (message: string, by = agent, onBusy?: OnBusy, attachments?: Attachment[]) => {
     if (by) pick(by);
-    void conversation.send(message, by, undefined, onBusy);
+    void conversation.send(message, by, undefined, onBusy, attachments);
   };
   return (
     <main class="main">
@@ -81,7 +82,7 @@ export function Main(props: MainProps) {
           uploads={uploads}
           conversation={conversation}
           onAgent={pick}
-          onSend={(message, onBusy) => ask(message, agent, onBusy)}
+          onSend={(message, onBusy, attachments) => ask(message, agent, onBusy, attachments)}
           onStop={() => running && void conversation.stop(running)}
         />
       </div>

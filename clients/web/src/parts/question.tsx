@@ -1,10 +1,12 @@
 /** The question of a turn: shown, edited or removed, with its versions. */
 
 import { useState } from "preact/hooks";
+import type { AttachedFile } from "../../../js/src/index.ts";
 import type { Conversation } from "../conversation.ts";
 import type { Entry } from "../entries.ts";
 import { focusFirst } from "../focus.ts";
 import { IconButton } from "../icons.tsx";
+import { AttachedFiles } from "./attachments.tsx";
 import { isEnter } from "./composer.tsx";
 
 export interface QuestionProps {
@@ -20,7 +22,7 @@ export function Question({ entry, conversation, version, versions }: QuestionPro
   const save = () => {
     const message = draft?.trim();
     setDraft(null);
-    if (message) void conversation.send(message, entry.agent, entry.parent ?? "");
+    if (message) void conversation.send(message, entry.agent, entry.parent ?? "", undefined, entry.attachments);
   };
   if (draft !== null) {
     return (
@@ -54,9 +56,12 @@ export function Question({ entry, conversation, version, versions }: QuestionPro
   );
   return (
     <article class="asked" aria-label="Your message">
-      <div class="bubble" data-testid="message">
-        {entry.message}
-      </div>
+      <AttachedFiles files={entry.attachments as AttachedFile[]} sessionId={conversation.sessionId} />
+      {entry.message && (
+        <div class="bubble" data-testid="message">
+          {entry.message}
+        </div>
+      )}
       <div class="asked-foot">
         {entry.phase === "sending" && <span class="faint">{entry.problem ? "Waiting for the server…" : "Sending…"}</span>}
         {entry.phase === "sending" && entry.problem && removeButton}

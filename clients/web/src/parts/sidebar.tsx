@@ -19,6 +19,7 @@ interface SidebarProps {
   hasDocuments: boolean;
   onPick: (id: string | null) => void;
   onDocuments: () => void;
+  onSchedules: () => void;
   onDelete: (session: Session) => void;
   onLogOut: () => void;
   onClose: () => void;
@@ -87,10 +88,14 @@ export function Sidebar(props: SidebarProps) {
             <Icon name="book" /> Documents
           </button>
         )}
-        <span class="spring" />
-        {h("turnwire-notify", null)}
-        <ThemeButton />
-        {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
+        <button type="button" class="quiet" data-testid="schedules-open" onClick={props.onSchedules}>
+          <Icon name="clock" /> Schedules
+        </button>
+        <span class="side-icons">
+          {h("turnwire-notify", null)}
+          <ThemeButton />
+          {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
+        </span>
       </footer>
     </nav>
   );

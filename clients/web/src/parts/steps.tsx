@@ -32,6 +32,7 @@ export const Steps = /* @__PURE__ */ memo(StepList, ({ view, startedAt }: StepsP
   view.steps,
   view.status,
   view.outcome,
+  view.phase,
   view.approvals,
   !view.text,
   !view.reasoning,
@@ -41,7 +42,7 @@ function StepList({ view, startedAt = null, onBranch }: StepsProps) {
   const isOver = view.outcome !== undefined;
   const [choice, setChoice] = useState<boolean | null>(null);
   const isOpen = choice ?? !isOver;
-  const clock = !isOver && startedAt !== null && !view.approvals.length && <Clock since={startedAt} />;
+  const clock = !isOver && startedAt !== null && view.phase !== "waiting" && <Clock since={startedAt} />;
   if (!view.steps.length) return isOver || view.text ? null : <Waiting text={statusOf(view)}>{clock}</Waiting>;
   const total = view.steps.reduce((sum, step) => sum + (step.ms ?? 0), 0);
   return (

@@ -12,6 +12,7 @@ import { turnAddress } from "../server.ts";
 import { loadRenderer, type Renderer, useRenderer } from "../text/load.ts";
 import { count, duration, outcomeText, headingIn, provenance } from "../format.ts";
 import { Approval } from "./approvals.tsx";
+import { AskedQuestion } from "./asked.tsx";
 import { FeedbackButtons } from "./feedback.tsx";
 import { Question, type QuestionProps } from "./question.tsx";
 import { type Branch, Steps } from "./steps.tsx";
@@ -53,6 +54,9 @@ function TurnArticle({ entry, conversation, version, versions, agentName, mayDec
             view.approvals.map((request) => (
               <Approval key={request.call_id} turnId={view.turnId} request={request} mayDecide={mayDecide} />
             ))}
+          {view.questions.map((question) => (
+            <AskedQuestion key={question.id} turnId={view.turnId} question={question} mayAnswer={mayDecide} />
+          ))}
           <Ending entry={entry} conversation={conversation} />
         </article>
       )}

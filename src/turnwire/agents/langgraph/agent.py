@@ -9,7 +9,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -22,16 +22,9 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
-from turnwire.agents.langgraph.continuation import (
-    ModelRecorder,
-    RunRecorder,
-    install_hooks,
-    journal_nodes,
-    set_recorder,
-)
+from turnwire.agents.langgraph.continuation import ModelRecorder, RunRecorder, journal_nodes
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
-from turnwire.agents.langgraph.inputs import stream_steered
 from turnwire.agents.langgraph.memory import (
     TURN_ID,
     branch_from_parent,
@@ -40,14 +33,18 @@ from turnwire.agents.langgraph.memory import (
     open_thread,
     whole_conversation,
 )
-from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages
+from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages, stream_steered
 from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
+from turnwire.agents.langgraph.runner import install_hooks, set_recorder
+from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
+from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
+from turnwire.core.waits import client_tools
 from turnwire.tools.invocation import plain
 
 _MODES = ["messages", "updates", "custom"]
@@ -59,13 +56,15 @@ class LangGraphAgent:
     The session id is the thread id of a graph's checkpointer, which then keeps the history; a graph without one gets
     the turn's history. `to_input` returns the input, by default `{"messages": [...]}` for a graph and the messages for
     any other runnable. `to_context` returns the context of a graph's run, for nodes and tools that need to know the
-    caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
-    graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
-    those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
+    caller; other options go to `astream`. `to_resume(decision, value)` makes each `interrupt()` of the graph's own an
+    approval, and returns its result; without it, most are questions, and the reply is the result. `answer_nodes` are
+    the nodes whose text is the answer, by default those that may write `messages`; the text of other nodes has the
+    node's name as its `agent_path`.
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools.
+    `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
+    that the model can read.
     """
 
     def __init__(
@@ -80,8 +79,10 @@ class LangGraphAgent:
         on_crash: OnCrash = "resume",
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
+        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
         **options: Any,
     ) -> None:
+        self.takes_attachments = takes_attachments
         self.on_crash: OnCrash = on_crash
         self.on_divergence: OnDivergence = on_divergence
         self.journal = on_crash == "resume"
@@ -96,6 +97,15 @@ class LangGraphAgent:
         self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
         self._has_messages = keeps_messages(runnable)
         self._options = options
+
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether a turn may bring tools that the client runs: a node must run tools, and a journal be kept."""
+        return self.journal and any(tool_nodes(self._runnable))
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(name for _, node in tool_nodes(self._runnable) for name in node.tools_by_name)
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
@@ -122,7 +132,8 @@ class LangGraphAgent:
         handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
         recorder: RunRecorder | None = None
         if self.journal and (journal := current_journal()) is not None:
-            recorder = RunRecorder(journal, turn.id, listener, relay)
+            offered = OfferedTools(self._runnable, client_tools(turn.options))
+            recorder = RunRecorder(journal, turn.id, listener, relay, offered)
             handlers.append(ModelRecorder(recorder))
             set_recorder(recorder)
         config = self._run_config(turn, *handlers)
@@ -171,9 +182,7 @@ class LangGraphAgent:
         if turn.resumption is not None:
             checkpoint = read_checkpoint(turn.resumption)
             graph = await open_thread(self._runnable, turn, config, checkpoint.thread, is_recorded=recorder is not None)
-            input, events = await resume_run(
-                graph, config, listener, checkpoint, turn.resumption.decisions, self._to_resume
-            )
+            input, events = await resume_run(graph, config, listener, checkpoint, turn.resumption, self._to_resume)
             for event in events:
                 yield event
         else:
@@ -185,7 +194,7 @@ class LangGraphAgent:
             input = self._to_input(turn) if self._to_input else {"messages": [*messages, *steps]}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         if recorder is not None:
-            graph = journal_nodes(graph, recorder)
+            graph = journal_nodes(recorder.extended(graph), recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
         stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=_MODES, subgraphs=True, **options)
@@ -212,7 +221,8 @@ class LangGraphAgent:
                 elif not space:
                     last = self._last_written(item, last)
         if interrupted is not None:
-            raise await suspend_run(graph, config, listener, interrupted)
+            has_decisions = self._to_resume is not None
+            raise await suspend_run(graph, config, listener, interrupted, has_decisions=has_decisions)
         # The answer was recorded with an agent path, or not at all: it is a value, or of a subgraph or another node.
         if isinstance(last, AIMessage) and listener.is_no_answer(last):
             last = read_text(last)
@@ -243,7 +253,7 @@ class LangGraphAgent:
         self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
         steps = sdk_messages(turn.progress, turn.id)
-        input = self._to_input(turn) if self._to_input else [*whole_conversation(turn), *steps]
+        input = self._to_input(turn) if self._to_input else [*await whole_conversation(turn), *steps]
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
         has_text = False

@@ -1,11 +1,12 @@
-"""Approvals by LangGraph's own `interrupt()`.
+"""Approvals and questions by LangGraph's own `interrupt()`.
 
-The graph's checkpointer keeps the run; the turn's checkpoint keeps the requests and their ids. Three shapes of
-interrupts are known: the requests of LangChain's `HumanInTheLoopMiddleware` for several calls and for one, which are
-answered in its format, and any other value.
+The graph's checkpointer keeps the run; the turn's checkpoint keeps the requests and their ids. Some shapes of
+interrupts are approvals: the requests of LangChain's `HumanInTheLoopMiddleware` for several calls and for one, which
+are answered in its format, and values that name a `tool` or an `action`. Any other value is a question, and the reply
+is what `interrupt()` returns; if the application has a `to_resume`, which takes a decision, it is an approval too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, cast
 
 import msgspec
@@ -19,20 +20,24 @@ from turnwire.agents.langgraph.memory import SavedThread, save_thread
 from turnwire.agents.langgraph.messages import fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
+from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ToolResultEvent
+from turnwire.core.ids import new_id
+from turnwire.core.journal import current_journal
+from turnwire.core.schemas import check_schema
 from turnwire.tools.invocation import plain
 
 ToResume = Callable[[Decision, Any], Any]
+_PROMPT_FIELDS = ("question", "prompt", "message", "query", "description")
 
 
 class _InterruptRequest(Struct, frozen=True, rename={"kind": "wants"}):
-    """One interrupt: the kind of value that resumes it, and the ids of its approval requests.
+    """One interrupt: the kind of value that resumes it, and the ids of its approval requests, or of its question.
 
     `own_ids` are the requests without a tool call, so that no tool reports their result.
     """
 
     interrupt_id: str
-    kind: Literal["decisions", "decision", "value"]
+    kind: Literal["decisions", "decision", "value", "reply"]
     call_ids: list[str]
     own_ids: list[str]
 
@@ -47,9 +52,16 @@ class GraphCheckpoint(Struct, frozen=True, rename={"requests": "asked", "calls":
 
 
 async def suspend_run(
-    graph: Any, config: RunnableConfig, listener: GraphListener, interrupted: dict[str, Path]
+    graph: Any,
+    config: RunnableConfig,
+    listener: GraphListener,
+    interrupted: dict[str, Path],
+    *,
+    has_decisions: bool,
 ) -> WaitForApproval:
-    """Return the approval requests of an interrupted graph; `interrupted` has the agent path of each interrupt.
+    """Return the requests and questions of an interrupted graph; `interrupted` has the agent path of each interrupt.
+
+    With `has_decisions`, every interrupt is an approval: the application makes its value from a decision.
 
     Raises AgentError if the graph cannot be resumed.
     """
@@ -61,8 +73,13 @@ async def suspend_run(
         raise AgentError("the graph stopped at a breakpoint, which has nothing to approve; use interrupt() instead")
     interrupts: list[_InterruptRequest] = []
     requests: list[ApprovalRequestEvent] = []
+    questions: list[QuestionEvent] = []
     state = await graph.aget_state(config, subgraphs=True)
     for interrupt, node in _pending(state):
+        if not has_decisions and (question := _question(interrupt, interrupted.get(interrupt.id, ()))):
+            questions.append(question)
+            interrupts.append(_InterruptRequest(interrupt.id, "reply", [question.id], []))
+            continue
         kind, calls = _parse_interrupt(interrupt, node, interrupted.get(interrupt.id, ()), listener)
         requests += [request for request, _ in calls]
         own_ids = [request.call_id for request, is_own in calls if is_own]
@@ -71,7 +88,33 @@ async def suspend_run(
     earlier = listener.calls.earlier_calls({request.call_id for request in requests})
     thread = await save_thread(graph, config, state)
     checkpoint = GraphCheckpoint(interrupts, earlier, listener.has_answered, thread)
-    return WaitForApproval(requests, msgspec.json.encode(checkpoint))
+    return WaitForApproval(requests, msgspec.json.encode(checkpoint), questions)
+
+
+def _question(interrupt: Interrupt[Any], path: Path) -> QuestionEvent | None:
+    """Return the question of an interrupt, or None if it is one for an approval."""
+    value = fields_of(interrupt.value)
+    match value:
+        case {"action_requests": _} | {"type": "tool_approval"} | {"tool": str()} | {"action": str()}:
+            return None
+        case _:
+            pass
+    texts = (interrupt.value, *(value.get(name) for name in _PROMPT_FIELDS))
+    prompt = next((text for text in texts if isinstance(text, str) and text), None)
+    # LangGraph gives all interrupts of one task the same id, so the number of the suspension is part of ours.
+    journal = current_journal()
+    own_id = f"{interrupt.id}-{journal.segment}" if journal is not None else new_id()
+    prompt = prompt or msgspec.json.encode(plain(interrupt.value)).decode()
+    return QuestionEvent(f"q_{own_id}", prompt, _schema(value.get("schema")), agent_path=path)
+
+
+def _schema(schema: Any) -> dict[str, Any] | None:
+    """Return the schema that a graph gives with its question, if a form can show it."""
+    try:
+        check_schema(schema)
+    except ValueError:
+        return None
+    return plain(schema)
 
 
 def read_checkpoint(resumption: Resumption) -> GraphCheckpoint:
@@ -101,15 +144,22 @@ def _parse_interrupt(
                 call_id = matching or f"{interrupt.id}-{number + 1}"
                 taken.add(call_id)
                 request = ApprovalRequestEvent(
-                    call_id, action["name"], plain(action["args"]), action.get("description"), agent_path=path
+                    call_id,
+                    action["name"],
+                    plain(action["args"]),
+                    action.get("description"),
+                    editable=_may_edit(value["review_configs"], action["name"]),
+                    agent_path=path,
                 )
                 requests.append((request, matching is None))
             return "decisions", requests
         case {"type": "tool_approval", "tool_call_id": str(call_id), "name": str(tool), "args": dict()}:
             reason: str | None = value.get("description") or None
-            return "decision", [
-                (ApprovalRequestEvent(call_id, tool, plain(value["args"]), reason, agent_path=path), False)
-            ]
+            is_editable = value.get("editable") is True
+            request = ApprovalRequestEvent(
+                call_id, tool, plain(value["args"]), reason, editable=is_editable, agent_path=path
+            )
+            return "decision", [(request, False)]
         case _:
             name = value.get("tool") or value.get("action")
             args = plain(value) if value else {"value": plain(interrupt.value)}
@@ -122,14 +172,15 @@ async def resume_run(
     config: RunnableConfig,
     listener: GraphListener,
     checkpoint: GraphCheckpoint,
-    decided_calls: Sequence[Decision],
+    resumption: Resumption,
     to_resume: ToResume | None,
 ) -> tuple[Command[Any], list[Event]]:
     """Return the graph's input to continue, and the events of requests without a tool call.
 
     Raises AgentError if the checkpointer has lost the thread.
     """
-    decisions = {decision.call_id: decision for decision in decided_calls}
+    decisions = {decision.call_id: decision for decision in resumption.decisions}
+    replies = {reply.question_id: reply for reply in resumption.replies}
     state = await graph.aget_state(config)
     pending = {interrupt.id: interrupt.value for interrupt in state.interrupts}
     if not pending.keys() >= {request.interrupt_id for request in checkpoint.requests}:
@@ -137,10 +188,13 @@ async def resume_run(
             "the graph's checkpointer has lost the interrupted run; use one that writes to a disk or database"
         )
     listener.has_answered = checkpoint.has_answered
-    listener.calls.restore(checkpoint.calls, decided_calls)
+    listener.calls.restore(checkpoint.calls, resumption.decisions)
     answers: dict[str, Any] = {}
     events: list[Event] = []
     for request in checkpoint.requests:
+        if request.kind == "reply":
+            answers[request.interrupt_id] = replies[request.call_ids[0]].value
+            continue
         decided = [decisions[call_id] for call_id in request.call_ids]
         answer = _resume_value(request, decided, pending[request.interrupt_id], to_resume)
         answers[request.interrupt_id] = answer
@@ -157,11 +211,21 @@ def _resume_value(request: _InterruptRequest, decisions: list[Decision], value: 
             return {"decisions": [_langchain_decision(decision) for decision in decisions]}
         case "decision":
             return _langchain_decision(decisions[0])
-        case "value":
+        case "value" | "reply":
             return to_resume(decisions[0], value) if to_resume else decisions[0].approved
 
 
-def _langchain_decision(decision: Decision) -> dict[str, str]:
+def _may_edit(configs: Any, tool: str) -> bool:
+    """Return True if LangChain's middleware lets a person change the arguments of a tool."""
+    reviews = (fields_of(config) for config in cast("list[Any]", configs if isinstance(configs, list) else []))
+    return any(
+        review.get("action_name") == tool and "edit" in review.get("allowed_decisions", ()) for review in reviews
+    )
+
+
+def _langchain_decision(decision: Decision) -> dict[str, Any]:
+    if decision.approved and decision.requested_args is not None:
+        return {"type": "edit", "edited_action": {"name": decision.tool, "args": decision.args}}
     if decision.approved:
         return {"type": "approve"}
     return {"type": "reject", "message": decision.reason} if decision.reason else {"type": "reject"}

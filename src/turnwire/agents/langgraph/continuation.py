@@ -1,30 +1,27 @@
 """Continuation of graphs and runnables after a crash: replies of models and results of tools come from the journal.
 
-The graph runs again from its start, or from its last suspension. LangChain's models and tools are wrapped where all
-calls pass, sync and async. A call is found by its task in the graph (step, node and number of a `Send`, not the task
-id, which is another one in each run), and there by its number, or by its request if a task makes several at a time; a
-tool is found by its call id. Failures of models and tools are recorded too: what handled them handles them again.
+The graph runs again from its start, or from its last suspension. LangChain's models and tools are wrapped (see
+`runner`). A call is found by its task in the graph (step, node and number of a `Send`, not the task id, which is
+another one in each run), and there by its number, or by its request if a task makes several at a time; a tool is found
+by its call id. Failures of models and tools are recorded too: what handled them handles them again.
 """
 
 import asyncio
 import base64
 import importlib
-import inspect
 import json
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from copy import copy
-from functools import partial, wraps
-from importlib.metadata import version
+from functools import partial
 from typing import Any, TypeVar, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -39,6 +36,7 @@ from pydantic_core import to_jsonable_python
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
+from turnwire.agents.langgraph.tools import OfferedTools
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import ReasoningEvent, TokenEvent, Usage
 from turnwire.core.journal import (
@@ -49,18 +47,28 @@ from turnwire.core.journal import (
     fingerprint,
     is_inside,
 )
-from turnwire.tools.invocation import plain, running_call_id
+from turnwire.tools.invocation import plain
 
 T = TypeVar("T")
 Metadata = Mapping[str, Any]
 _serializer = JsonPlusSerializer()
+_outer_call: ContextVar[str] = ContextVar("turnwire_langgraph_call", default="")
+"""The place of the tool call that the current code belongs to."""
 
 
 class RunRecorder:
     """Records the calls of a graph's run in the turn's journal, and finds those that are recorded already."""
 
-    def __init__(self, journal: TurnJournal, turn_id: str, listener: GraphListener, relay: EventRelay) -> None:
+    def __init__(
+        self,
+        journal: TurnJournal,
+        turn_id: str,
+        listener: GraphListener,
+        relay: EventRelay,
+        offered: OfferedTools | None = None,
+    ) -> None:
         self.listener = listener
+        self._offered = offered
         self._journal = journal
         self._turn_id = turn_id
         self._relay = relay
@@ -108,6 +116,14 @@ class RunRecorder:
     def position(self) -> int:
         return self._journal.position
 
+    def extended(self, graph: Any) -> Any:
+        """Return a graph that runs the client's tools too."""
+        return graph if self._offered is None else self._offered.add_to_graph(graph)
+
+    def inside(self, metadata: Metadata) -> AbstractContextManager[None]:
+        """Make questions in this context belong to a task of the graph."""
+        return self._journal.inside(self._place(metadata))
+
     # Models
 
     async def begin_reply(
@@ -137,6 +153,12 @@ class RunRecorder:
             call.finish(result, usage=usage)
         else:
             call.show()
+
+    def request_options(self, model: BaseChatModel, metadata: Metadata, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a model call, with the client's tools if the graph's own agent makes it."""
+        if self._offered is None or _outer_call.get() or self.listener.path_in(metadata):
+            return options
+        return self._offered.add_to_request(model, options)
 
     def drop_reply(self, run_id: UUID) -> None:
         """Forget a model call that was stopped."""
@@ -382,7 +404,8 @@ class _JournaledNode(Runnable[Any, Any]):
         if (recorded := recorder.find_output(name, metadata)) is not None:
             return _restore_result(recorded)
         since = recorder.position
-        output = await self._inner.ainvoke(input, config, **kwargs)
+        with recorder.inside(metadata):
+            output = await self._inner.ainvoke(input, config, **kwargs)
         await recorder.end_node(name, metadata, since, output)
         return output
 
@@ -396,166 +419,6 @@ def journal_nodes(graph: Any, recorder: RunRecorder) -> Any:
             inner = journal_nodes(bound, recorder) if isinstance(bound, Pregel) else bound
             nodes[name] = node.copy({"bound": _JournaledNode(name, inner, recorder)})
     return graph.copy({"nodes": nodes})
-
-
-# The SDK's classes
-
-_recorder: ContextVar[RunRecorder | None] = ContextVar("turnwire_langgraph_recorder", default=None)
-_outer_call: ContextVar[str] = ContextVar("turnwire_langgraph_call", default="")
-"""The place of the tool call that the current code belongs to."""
-
-_HOOKS: tuple[tuple[type, str, tuple[str, ...]], ...] = (
-    (BaseChatModel, "_agenerate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
-    (BaseChatModel, "_generate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
-    (BaseChatModel, "astream", ("self", "input", "config", "stop", "kwargs")),
-    (BaseChatModel, "stream", ("self", "input", "config", "stop", "kwargs")),
-    (BaseTool, "_run", ("self", "args", "kwargs")),
-    (BaseTool, "_arun", ("self", "args", "kwargs")),
-)
-
-
-def set_recorder(recorder: RunRecorder) -> None:
-    """Record the calls of everything that is started from the current task."""
-    _recorder.set(recorder)
-
-
-def check_hooks() -> None:
-    """Raise RuntimeError if LangChain's classes do not have the methods that are wrapped here."""
-    for owner, name, parameters in _HOOKS:
-        method = getattr(owner, name, None)
-        if method is None or tuple(inspect.signature(method).parameters) != parameters:
-            raise RuntimeError(
-                f"langchain-core {version('langchain-core')} has another {owner.__name__}.{name} than the versions that"
-                " Turnwire was tested with, so turns cannot continue after a crash: install an older version, or use"
-                " LangGraphAgent(..., on_crash='close')"
-            )
-
-
-def install_hooks() -> None:
-    """Wrap the methods of LangChain's models and tools, once. Outside a recorded run they work as before.
-
-    Raises RuntimeError if LangChain has changed.
-    """
-    if getattr(BaseChatModel, "_turnwire_journals", False):
-        return
-    check_hooks()
-    chat: Any = BaseChatModel
-    chat._turnwire_journals = True
-    chat._agenerate_with_cache = _journaled_agenerate(chat._agenerate_with_cache)
-    chat._generate_with_cache = _journaled_generate(chat._generate_with_cache)
-    chat.astream = _journaled_astream(chat.astream)
-    chat.stream = _journaled_stream(chat.stream)
-    tool: Any = BaseTool
-    tool.arun = _journaled_tool(tool.arun)
-    tool.run = _journaled_tool(tool.run)
-
-
-def _journaled_agenerate(generate: Any) -> Any:
-    @wraps(generate)
-    async def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        recorder = _recorder.get()
-        if recorder is None or run_manager is None:
-            return await generate(self, messages, stop, run_manager, **kwargs)
-        run_id = run_manager.run_id
-        call = await recorder.on_loop(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
-        if not call.is_live:
-            return recorder.recorded_reply(run_id, call)
-        return await generate(self, messages, stop, run_manager, **kwargs)
-
-    return journaled
-
-
-def _journaled_generate(generate: Any) -> Any:
-    @wraps(generate)
-    def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        recorder = _recorder.get()
-        if recorder is None or run_manager is None or recorder.is_on_loop:
-            return generate(self, messages, stop, run_manager, **kwargs)
-        run_id = run_manager.run_id
-        call = recorder.wait(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
-        if not call.is_live:
-            return recorder.recorded_reply(run_id, call)
-        return generate(self, messages, stop, run_manager, **kwargs)
-
-    return journaled
-
-
-def _journaled_astream(astream: Any) -> Any:
-    @wraps(astream)
-    async def journaled(
-        self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any
-    ) -> AsyncGenerator[Any]:
-        recorder = _recorder.get()
-        if recorder is not None:
-            config = _with_run_id(config)
-            messages = self._convert_input(input).to_messages()
-            begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
-            if not (await recorder.on_loop(begin)).is_live:
-                yield _as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
-                return
-        async with aclosing(astream(self, input, config, stop=stop, **kwargs)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    return journaled
-
-
-def _journaled_stream(stream: Any) -> Any:
-    @wraps(stream)
-    def journaled(self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Iterator[Any]:
-        recorder = _recorder.get()
-        if recorder is not None and not recorder.is_on_loop:
-            config = _with_run_id(config)
-            messages = self._convert_input(input).to_messages()
-            begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
-            if not recorder.wait(begin).is_live:
-                yield _as_chunk(self.invoke(input, config, stop=stop, **kwargs))
-                return
-        yield from stream(self, input, config, stop=stop, **kwargs)
-
-    return journaled
-
-
-def _with_run_id(config: RunnableConfig | None) -> RunnableConfig:
-    config = ensure_config(config)
-    return {**config, "run_id": config.get("run_id") or uuid4()}
-
-
-def _journaled_tool(run: Any) -> Any:
-    """Wrap `BaseTool.run` or `arun`: the tool's own function is journaled, between the callbacks for start and end."""
-
-    @wraps(run)
-    def journaled(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder.get()
-        if recorder is None or "_arun" in vars(self):
-            return run(self, *args, **kwargs)
-        metadata: Metadata = ensure_config(kwargs.get("config")).get("metadata") or {}
-        return run(_with_journaled_functions(self, recorder, metadata), *args, **kwargs)
-
-    return journaled
-
-
-def _with_journaled_functions(tool: BaseTool, recorder: RunRecorder, metadata: Metadata) -> BaseTool:
-    """Return a copy of the tool for one call. Its functions call those of the tool itself."""
-    inner: Any = tool
-
-    @wraps(inner._arun)
-    async def arun(*args: Any, **kwargs: Any) -> Any:
-        call = recorder.listener.find_tool(running_call_id())
-        if call is None or not recorder.is_on_loop:
-            return await inner._arun(*args, **kwargs)
-        return await recorder.call_tool(tool, call, metadata, lambda: inner._arun(*args, **kwargs))
-
-    @wraps(inner._run)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        call = recorder.listener.find_tool(running_call_id())
-        if call is None or recorder.is_on_loop:
-            return inner._run(*args, **kwargs)
-        return recorder.call_tool_in_thread(tool, call, metadata, lambda: inner._run(*args, **kwargs))
-
-    journaled = copy(tool)
-    vars(journaled).update(_arun=arun, _run=run)
-    return journaled
 
 
 # Recorded values
@@ -576,11 +439,6 @@ def _restore_reply(data: dict[str, Any]) -> AIMessage:
     return AIMessage(
         **{name: value for name, value in data.items() if name in AIMessage.model_fields and name != "type"}
     )
-
-
-def _as_chunk(message: AIMessage) -> AIMessageChunk:
-    fields = {name: value for name, value in message.__dict__.items() if name != "type" and value is not None}
-    return AIMessageChunk(**fields, chunk_position="last")
 
 
 def _record_result(value: Any) -> dict[str, Any]:

@@ -363,7 +363,7 @@ class GraphListener(BaseCallbackHandler):
         self._tool_spaces[_space(metadata)] = requested_id
         call_id, is_new = self.calls.begin(requested_id)
         args = plain(self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str}))
-        call = self._tools[run_id] = ToolRun(requested_id, call_id, tool, args, self._path(metadata))
+        call = self._tools[run_id] = ToolRun(requested_id, call_id, tool, args, self.path_in(metadata))
         if self.announce_call and not rest.get("tool_call_id"):
             self._relay.send(self.announce_call(call, metadata or {}))
         if is_new:
@@ -404,9 +404,10 @@ class GraphListener(BaseCallbackHandler):
     def on_custom_event(
         self, name: str, data: Any, *, run_id: UUID, metadata: dict[str, Any] | None = None, **rest: Any
     ) -> None:
-        self._relay.send(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
+        self._relay.send(CustomEvent(name=name, data=plain(data), agent_path=self.path_in(metadata)))
 
-    def _path(self, metadata: Mapping[str, Any] | None) -> Path:
+    def path_in(self, metadata: Mapping[str, Any] | None) -> Path:
+        """Return the agent path of the graph that a node belongs to."""
         return self.path_of(self._owner(metadata))
 
     def _owner(self, metadata: Mapping[str, Any] | None) -> Path:
@@ -423,7 +424,7 @@ class GraphListener(BaseCallbackHandler):
 
     def text_path(self, metadata: Mapping[str, Any]) -> Path:
         """Return the agent path of the text that a model writes in a node."""
-        return self._text_path(metadata, self._path(metadata))
+        return self._text_path(metadata, self.path_in(metadata))
 
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import BaseMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -27,9 +27,10 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES  # pyright: ignore[repor
 from langgraph.types import StateSnapshot
 from msgspec import Struct, field
 
-from turnwire.agents.langgraph.messages import cancelled_results, fields_of, sdk_messages
+from turnwire.agents.langgraph.messages import cancelled_results, fields_of, human_message, sdk_messages
 from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.errors import AgentError
+from turnwire.core.files import load_turn_files, user_message
 from turnwire.core.journal import current_journal
 from turnwire.core.turns import Turn
 
@@ -57,7 +58,7 @@ async def branch_from_parent(graph: Any, turn: Turn, config: RunnableConfig) -> 
 async def graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     """Return the messages that are new for the graph."""
     if is_own(graph) or not graph.checkpointer:
-        return whole_conversation(turn)
+        return await whole_conversation(turn)
     state = await graph.aget_state(config)
     messages = _messages_in(state)
     if not messages and turn.history:
@@ -66,25 +67,26 @@ async def graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list
             "that writes to a disk or database",
             turn.session_id,
         )
-        return whole_conversation(turn)
+        return await whole_conversation(turn)
     journal = current_journal()
     is_other = turn.parent_turn_id == "" or (journal is not None and journal.is_follow_up)
     if messages and is_other and has_message_ids(graph):
-        return [RemoveMessage(REMOVE_ALL_MESSAGES), *whole_conversation(turn)]
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), *await whole_conversation(turn)]
     # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
     # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
     # of the step have ended.
     written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.tasks else None
     unwritten = [message for message in messages if written is not None and message.id not in written]
-    return [*unwritten, *cancelled_results(messages), HumanMessage(turn.message)]
+    return [*unwritten, *cancelled_results(messages), human_message(user_message(turn), await load_turn_files(turn))]
 
 
 def _messages_in(state: Any) -> list[BaseMessage]:
     return fields_of(state.values).get("messages", [])
 
 
-def whole_conversation(turn: Turn) -> list[BaseMessage]:
-    return [*sdk_messages(turn.history), HumanMessage(turn.message)]
+async def whole_conversation(turn: Turn) -> list[BaseMessage]:
+    files = await load_turn_files(turn)
+    return [*sdk_messages(turn.history, files=files), human_message(user_message(turn), files)]
 
 
 # The thread when a run began

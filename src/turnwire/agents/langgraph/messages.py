@@ -1,14 +1,24 @@
-"""Conversations in LangChain's form, and the content of its messages."""
+"""Conversations in LangChain's form, the content of its messages, and messages that enter a running graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.errors import GraphDrained
+from langgraph.graph import add_messages  # pyright: ignore[reportMissingTypeStubs]
+from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from turnwire.agents.agent_paths import Path
+from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
+from turnwire.core.files import LoadedFile, LoadedFiles
+from turnwire.core.inputs import TurnInputs, current_inputs
 from turnwire.core.turns import Message
 from turnwire.models.errors import unfinished
 
@@ -26,16 +36,38 @@ def fields_of(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def sdk_messages(history: Sequence[Message], prefix: str = "history") -> list[BaseMessage]:
+def sdk_messages(
+    history: Sequence[Message], prefix: str = "history", files: LoadedFiles | None = None
+) -> list[BaseMessage]:
     """Convert a conversation to LangChain's messages. Their ids begin with the prefix."""
     # With an id, LangGraph recognises a message that a node returns again, and does not stream it as new.
-    return [_sdk_message(message, f"{prefix}-{number}") for number, message in enumerate(history)]
+    files = files or LoadedFiles()
+    return [_sdk_message(message, f"{prefix}-{number}", files) for number, message in enumerate(history)]
 
 
-def _sdk_message(message: Message, own_id: str) -> BaseMessage:
+def human_message(message: Message, files: LoadedFiles, own_id: str | None = None) -> HumanMessage:
+    """Return a message of the user in LangChain's form: text, or text and files as content blocks."""
+    if not message.attachments:
+        return HumanMessage(message.content, id=own_id)
+    blocks: list[Any] = [_block(part) for part in files.parts(message)]
+    return HumanMessage(blocks, id=own_id)
+
+
+def _block(part: str | LoadedFile) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = "image" if part.is_image else "file"
+    if part.info.url is not None:
+        return {"type": kind, "url": part.info.url}
+    block: dict[str, Any] = {"type": kind, "base64": part.base64, "mime_type": part.info.media_type}
+    # OpenAI's models need the name of a file, which LangChain takes from here.
+    return block if part.is_image else {**block, "extras": {"filename": part.name}}
+
+
+def _sdk_message(message: Message, own_id: str, files: LoadedFiles) -> BaseMessage:
     match message.role:
         case "user":
-            return HumanMessage(message.content, id=own_id)
+            return human_message(message, files, own_id)
         case "tool":
             return ToolMessage(message.content, tool_call_id=message.call_id or "", id=own_id)
         case "assistant":
@@ -125,3 +157,61 @@ def usage_event(message: AIMessage, path: Path) -> UsageEvent | None:
         reasoning_tokens=usage.get("output_token_details", {}).get("reasoning"),
         agent_path=path,
     )
+
+
+async def stream_steered(
+    graph: Any, input: Any, config: RunnableConfig, flush: Callable[[], Awaitable[None]], **options: Any
+) -> AsyncGenerator[tuple[tuple[str, ...], str, Any]]:
+    """Yield what `graph.astream` yields, and take the messages that come meanwhile into the graph's state.
+
+    The graph is drained, and goes on from a checkpoint that has the messages too. A graph whose state has no `messages`
+    takes none; a message to it becomes the next turn. `flush` waits until the graph's events are in the log.
+    """
+    inputs = current_inputs()
+    if inputs is None or not has_message_ids(graph):
+        async with aclosing(graph.astream(input, config, **options)) as items:
+            async for item in items:
+                yield item
+        return
+    steps = 0
+    while True:
+        control = RunControl()
+        try:
+            async with aclosing(graph.astream(input, config, control=control, **options)) as items:
+                async for space, mode, item in items:
+                    yield space, mode, item
+                    if mode == "updates" and not space:
+                        steps += 1
+                        if not control.drain_requested and await inputs.is_due():
+                            control.request_drain("input")
+            return
+        except GraphDrained:
+            await flush()
+            # The run goes on from its newest checkpoint, which may not be the one that it began with.
+            configurable = {**config.get("configurable", {})}
+            configurable.pop("checkpoint_id", None)
+            config, input = {**config, "configurable": configurable}, None
+            await _add_messages(graph.checkpointer, config, inputs, f"step {steps}")
+
+
+async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig, inputs: TurnInputs, key: str) -> None:
+    saved = await saver.aget_tuple(config)
+    found: Any = saved.checkpoint["channel_values"].get("messages") if saved else None
+    if saved is None or not isinstance(found, list):
+        return
+    messages = cast("list[Any]", found)
+    # A message between a call and its result would be rejected by model providers.
+    if cancelled_results(messages):
+        return
+    new: list[Any] = [HumanMessage(content) for content in await inputs.take_at(key)]
+    if not new:
+        return
+    version = saver.get_next_version(saved.checkpoint["channel_versions"].get("messages"), None)
+    # Not with `aupdate_state`, which would forget the next steps, unless they follow from the edges of one node.
+    checkpoint: Checkpoint = {
+        **saved.checkpoint,
+        "id": str(uuid6()),
+        "channel_values": {**saved.checkpoint["channel_values"], "messages": add_messages(messages, new)},
+        "channel_versions": {**saved.checkpoint["channel_versions"], "messages": version},
+    }
+    await saver.aput(saved.config, checkpoint, {**saved.metadata, "source": "update"}, {"messages": version})

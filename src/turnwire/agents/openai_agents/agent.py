@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,6 @@ from agents import (
     RunHooks,
     RunResultStreaming,
     Session,
-    TResponseInputItem,
 )
 from agents.models.multi_provider import MultiProvider
 from openai import AsyncOpenAI
@@ -26,16 +25,18 @@ from pydantic_core import to_json
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
-from turnwire.agents.openai_agents.handoffs import last_agent, reachable_agents
+from turnwire.agents.openai_agents.events import Run, RunQueue, entered_run, read_item
 from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
+from turnwire.agents.openai_agents.tools import install_client_tools
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
-from turnwire.core.turns import Turn
+from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.turns import Message, Turn
+from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
@@ -53,7 +54,8 @@ class OpenAIAgentsAgent:
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools.
+    `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
+    that the model can read.
     """
 
     takes_model = True
@@ -73,7 +75,9 @@ class OpenAIAgentsAgent:
         on_crash: OnCrash | None = None,
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
+        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
     ) -> None:
+        self.takes_attachments = takes_attachments
         self.journal = on_crash != "close"
         self.on_crash: OnCrash = "resume" if self.journal else "close"
         self.on_divergence: OnDivergence = on_divergence
@@ -89,6 +93,17 @@ class OpenAIAgentsAgent:
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
         self._runner = install_runner()
+        install_client_tools()
+
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
+        return self.journal
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """Return the names of the tools of all agents that a turn may be handed to."""
+        return frozenset(tool.name for agent in reachable_agents(self._agent) for tool in agent.tools)
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
@@ -116,6 +131,7 @@ class OpenAIAgentsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
+        run.client_tools = client_tools(turn.options)
         context = await self._make_context(turn)
         run.queue.changes = ContextChanges(context)
         session = await open_session(self._session(turn), turn, run) if self._session is not None else None
@@ -153,15 +169,17 @@ class OpenAIAgentsAgent:
         if session is not None:
             options["session"] = run.session = session
         if turn.resumption is not None:
-            state = await resume_run(self._agent, turn.resumption, context, run)
+            with entered_run(run):
+                state = await resume_run(self._agent, turn.resumption, context, run)
             return start_run(self._runner, run, self._agent, state, options)
         options["max_turns"] = self._max_turns
-        history = sdk_messages(turn.history) if self._session is None else []
-        message: TResponseInputItem = {"role": "user", "content": turn.message}
+        files = await load_turn_files(turn)
+        history = sdk_messages(turn.history, files) if self._session is None else []
+        message = sdk_messages([user_message(turn)], files)
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
         steps = sdk_messages(turn.progress)
         run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
-        return start_run(self._runner, run, agent, [*history, message, *steps], options)
+        return start_run(self._runner, run, agent, [*history, *message, *steps], options)
 
 
 def _uses_openai(agent: Agent[Any]) -> bool:
@@ -219,3 +237,28 @@ async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None
     # Collect the exceptions of the cancelled tasks, or asyncio logs them as never retrieved.
     tasks = asyncio.gather(*filter(None, (reading, result.run_loop_task)), return_exceptions=True)
     await asyncio.wait({tasks}, timeout=_CLEAN_UP_SECONDS)
+
+
+def last_agent(first: Agent[Any], history: Sequence[Message]) -> Agent[Any]:
+    """Return the agent of the last handoff in the history, or the first one if it cannot be reached any more."""
+    name = next((message.agent for message in reversed(history) if message.agent is not None), None)
+    return next((agent for agent in reachable_agents(first) if agent.name == name), first)
+
+
+def reachable_agents(first: Agent[Any]) -> Iterator[Agent[Any]]:
+    """Yield an agent and those that a conversation can be handed over to from there."""
+    pending, seen = [first], {id(first)}
+    while pending:
+        agent = pending.pop(0)
+        yield agent
+        for handoff in agent.handoffs:
+            target: Any = handoff if isinstance(handoff, Agent) else _target(handoff)
+            if target is not None and id(target) not in seen:
+                seen.add(id(target))
+                pending.append(target)
+
+
+def _target(handoff: Any) -> Any:
+    # The SDK keeps only a weak reference to the agent of a `handoff(...)`, which has no public name.
+    reference = getattr(handoff, "_agent_ref", None)
+    return reference() if callable(reference) else None

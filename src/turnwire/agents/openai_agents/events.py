@@ -5,7 +5,7 @@ A turn is one run, and one more for every agent that is used as a tool in it; th
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -42,6 +42,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.waits import ClientTool
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
@@ -125,6 +126,8 @@ class Run:
         self.inputs: list[tuple[int, str]] = []
         """The messages that have entered the run, after so many of the SDK's own items."""
         self.session: Session | None = None
+        self.client_tools: Sequence[ClientTool] = ()
+        """The tools that the client runs, for the agents of the turn's own run."""
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
         self._requests: dict[str, tuple[str, str]] = {}

@@ -18,6 +18,7 @@ from agents.memory import is_openai_responses_compaction_aware_session as is_com
 from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.core.errors import AgentError
+from turnwire.core.files import load_turn_files
 from turnwire.core.turns import Message, Turn
 
 
@@ -116,17 +117,17 @@ async def align_session(session: Session, turn: Turn, *, is_other: bool = False)
     if turn.parent_turn_id == "" or is_other:
         await session.clear_session()
         if turn.history:
-            await session.add_items(sdk_messages(turn.history))
+            await session.add_items(sdk_messages(turn.history, await load_turn_files(turn)))
         return
     exchanges = _exchanges(turn.history)
     items = await session.get_items()
     if not exchanges:
         return
     if not items:
-        await session.add_items(sdk_messages(turn.history))
+        await session.add_items(sdk_messages(turn.history, await load_turn_files(turn)))
         return
     starts = [index for index, item in enumerate(items) if _fields(item).get("role") == "user"]
-    kept = _count_kept([_text(items[start]) for start in starts], [exchange[0].content for exchange in exchanges])
+    kept = _count_kept([_user_text(items[start]) for start in starts], [exchange[0].content for exchange in exchanges])
     if not kept:
         return
     begin = starts[kept - 1] + 1
@@ -182,6 +183,14 @@ def _text(item: TResponseInputItem) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in cast("list[dict[str, Any]]", content))
+
+
+def _user_text(item: TResponseInputItem) -> str:
+    """Return the text that the user wrote. The parts after it are files."""
+    content = _fields(item).get("content") or ""
+    if isinstance(content, str):
+        return content
+    return next((part.get("text", "") for part in cast("list[dict[str, Any]]", content)), "")
 
 
 def _fields(item: TResponseInputItem) -> dict[str, Any]:

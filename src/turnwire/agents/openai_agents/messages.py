@@ -1,21 +1,29 @@
-"""Conversations in the SDK's form."""
+"""Conversations in the SDK's form, and messages that enter a run."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from agents import TResponseInputItem
 
+from turnwire.agents.openai_agents.events import Run
 from turnwire.core.codec import clean_text
+from turnwire.core.files import LoadedFiles
+from turnwire.core.inputs import current_inputs
 from turnwire.core.turns import Message
 from turnwire.models.chat_completions import arguments_json
+from turnwire.models.responses import input_part
 
 
-def sdk_messages(history: Sequence[Message]) -> list[TResponseInputItem]:
+def sdk_messages(history: Sequence[Message], files: LoadedFiles | None = None) -> list[TResponseInputItem]:
     """Convert a conversation to the SDK's input items."""
-    return [item for message in history for item in _input_items(message)]
+    return [item for message in history for item in _input_items(message, files or LoadedFiles())]
 
 
-def _input_items(message: Message) -> list[TResponseInputItem]:
+def _input_items(message: Message, files: LoadedFiles) -> list[TResponseInputItem]:
     content = clean_text(message.content)
+    if message.attachments:
+        parts: Any = [input_part(part) for part in files.parts(message)]
+        return [{"role": "user", "content": parts}]
     if message.role == "tool":
         return [{"type": "function_call_output", "call_id": message.call_id or "", "output": content}]
     items: list[TResponseInputItem] = []
@@ -25,3 +33,32 @@ def _input_items(message: Message) -> list[TResponseInputItem]:
         request = {"call_id": call.call_id, "name": call.tool, "arguments": arguments_json(call)}
         items.append({"type": "function_call", **request})  # pyright: ignore[reportArgumentType]
     return items
+
+
+async def with_inputs(run: Run, input: Any, options: dict[str, Any]) -> Any:
+    """Return the items for a model call, with the messages that have entered the run, each at its place.
+
+    They are added here, since the SDK's run takes none while it runs. Only the turn's own run takes messages; the
+    agents that its tools run do not. The SDK repeats all items in each call, so the messages are added again; where
+    the server keeps the conversation, only the new ones are sent.
+    """
+    inputs = current_inputs()
+    if inputs is None or run.path:
+        return input
+    await run.queue.flush()
+    new = await inputs.take(run.place)
+    if not new and not run.inputs:
+        return input
+    items: list[Any] = [_message(input)] if isinstance(input, str) else list(cast("list[Any]", input))
+    if options.get("previous_response_id") or options.get("conversation_id"):
+        return [*items, *map(_message, new)]
+    if new and run.session is not None:
+        await run.session.add_items([_message(content) for content in new])
+    run.inputs += [(len(items), content) for content in new]
+    for count, (place, content) in enumerate(run.inputs):
+        items.insert(place + count, _message(content))
+    return items
+
+
+def _message(content: str) -> TResponseInputItem:
+    return {"role": "user", "content": content}

@@ -35,7 +35,7 @@ from turnwire.agents.openai_agents.events import (
     read_item,
     running_run,
 )
-from turnwire.agents.openai_agents.inputs import with_inputs
+from turnwire.agents.openai_agents.messages import with_inputs
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
 from turnwire.models.chat_completions import ChatReader
@@ -43,6 +43,7 @@ from turnwire.models.responses import ResponsesReader
 
 _ENDINGS = ("response.completed", "response.incomplete")
 # Tools that run at the provider; no hook reports them.
+_ITEM_EVENTS = ("response.output_item.added", "response.output_item.done")
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
 # A malformed chunk (no JSON, no UTF-8, wrong shape) is some ValueError.
 _FAILURES = (openai.OpenAIError, ValueError)
@@ -236,7 +237,8 @@ class WatchedModel(Model):
         return implied if agent.model_settings == implied else ModelSettings()
 
     def _record_hosted_tool(self, event: Any) -> None:
-        item: Any = getattr(event, "item", None)
+        # By its type first: to ask a pydantic model for a field that it lacks takes longer than everything else here.
+        item: Any = event.item if getattr(event, "type", None) in _ITEM_EVENTS else None
         if getattr(item, "type", None) not in _HOSTED:
             return
         tool = getattr(item, "name", None) or item.type.removesuffix("_call")
@@ -289,11 +291,15 @@ class _Stream:
 async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
     """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
     has_ended = False
+    is_chat = isinstance(reader, ChatReader)
     try:
         async for sent in stream:
-            for piece in reader.read(sent.to_dict()):
-                run.read(piece)
-            if getattr(sent, "type", None) in _ENDINGS:
+            if is_chat and (text := _text_alone(sent)):
+                run.read(text)
+            else:
+                for piece in reader.read(sent.to_dict()):
+                    run.read(piece)
+            if not is_chat and sent.type in _ENDINGS:
                 has_ended = True
                 _end(run, reader)
             await run.queue.wait_for_room()
@@ -309,6 +315,17 @@ async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -
         has_ended = True
     if not has_ended:
         _end(run, reader)
+
+
+def _text_alone(chunk: Any) -> str | None:
+    """Return the text of a chat chunk that has nothing else; nearly every chunk is one."""
+    choices = chunk.choices
+    if not choices or len(choices) > 1 or chunk.usage or choices[0].finish_reason:
+        return None
+    delta = choices[0].delta
+    if delta is None or delta.tool_calls or delta.refusal or delta.model_extra:
+        return None
+    return delta.content
 
 
 def _end(run: Run, reader: ChatReader | ResponsesReader) -> None:

@@ -1,18 +1,24 @@
-"""Our tools as tools of the OpenAI Agents SDK.
+"""Our tools, and those of a turn's client, as tools of the OpenAI Agents SDK.
 
 agent = Agent(name="Helper", tools=function_tools([weather, delete_file]))
 """
 
 from collections.abc import Iterable
+from functools import wraps
 from typing import Any
 
 from agents import FunctionTool, RunContextWrapper
 from agents import Tool as SdkTool
+from agents.agent import AgentBase
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.events import running_run
+from turnwire.core.waits import ClientTool, check_names
 from turnwire.tools import Tool, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
+from turnwire.tools.invocation import ToolOutcome, run_client_tool
+
+_WRAPPED = "turnwire_wrapped"
 
 
 def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
@@ -38,3 +44,43 @@ def _function_tool(tool: Tool) -> FunctionTool:
         strict_json_schema=False,
         needs_approval=needs_approval if tool.needs_approval else False,
     )
+
+
+# Tools that the client runs
+
+
+def install_client_tools() -> None:
+    """Wrap `get_all_tools` of the SDK's agents, once: the agents of a turn's own run have the client's tools too.
+
+    An agent that is used as a tool has a run of its own, and does not have them.
+    """
+    inner: Any = AgentBase.get_all_tools
+    if hasattr(inner, _WRAPPED):
+        return
+
+    @wraps(inner)
+    async def get_all_tools(agent: AgentBase[Any], run_context: RunContextWrapper[Any]) -> list[SdkTool]:
+        tools: list[SdkTool] = await inner(agent, run_context)
+        run = running_run()
+        if run is None or run.path or not run.client_tools:
+            return tools
+        check_names({tool.name for tool in tools}, run.client_tools)
+        return [*tools, *map(_client_tool, run.client_tools)]
+
+    setattr(get_all_tools, _WRAPPED, inner)
+    AgentBase.get_all_tools = get_all_tools  # type: ignore[method-assign]
+
+
+def _client_tool(tool: ClientTool) -> FunctionTool:
+    async def invoke(context: ToolContext[Any], arguments: str) -> str:
+        args = read_arguments(arguments)
+        if args is None:
+            error = f"Error: the arguments of {tool.name} are wrong: they are not a JSON object"
+            outcome = ToolOutcome(False, error, error, 0.0)
+        else:
+            outcome = await run_client_tool(context.tool_call_id, tool.name, args)
+        if run := running_run():
+            run.note_outcome(context.tool_call_id, outcome)
+        return outcome.text
+
+    return FunctionTool(tool.name, tool.description, tool.parameters, invoke, strict_json_schema=False)

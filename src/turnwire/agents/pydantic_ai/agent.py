@@ -16,13 +16,16 @@ from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
-from turnwire.agents.pydantic_ai.messages import sdk_messages
+from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
 from turnwire.agents.pydantic_ai.runner import install_runner
+from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
-from turnwire.core.turns import Message, Turn
+from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.turns import Turn
+from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
@@ -36,7 +39,8 @@ class PydanticAIAgent:
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools.
+    `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
+    person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
     """
 
     def __init__(
@@ -47,13 +51,17 @@ class PydanticAIAgent:
         on_crash: OnCrash = "resume",
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
+        editable: Collection[str] = (),
+        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
         **run_options: Any,
     ) -> None:
         install_runner()
         self.on_crash: OnCrash = on_crash
         self.journal = on_crash == "resume"
         self.on_divergence: OnDivergence = on_divergence
+        self.takes_attachments = takes_attachments
         self._idempotent = frozenset(idempotent)
+        self._editable = frozenset(editable)
         self._agent = agent
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
@@ -61,6 +69,16 @@ class PydanticAIAgent:
         if not _has_validators(agent):
             output_type: Any = run_options.get("output_type") or agent.output_type
             self._options["output_type"] = _with_requests(output_type)
+
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
+        return self.journal
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """Return the names of the agent's own functions; those of other toolsets are known when it runs."""
+        return function_names(self._agent)
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
@@ -106,7 +124,7 @@ class PydanticAIAgent:
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
         try:
-            prompt, options = self._options_for(turn, listener)
+            prompt, options = self._options_for(turn, listener, await load_turn_files(turn))
 
             async def read(context: Any, events: AsyncIterable[AgentStreamEvent]) -> None:
                 async for _ in listener.read(events):
@@ -114,7 +132,7 @@ class PydanticAIAgent:
 
             result: AgentRunResult[Any] = await self._agent.run(prompt, event_stream_handler=read, **options)
             if isinstance(result.output, DeferredToolRequests):
-                raise suspend_run(result, has_text=listener.has_text)
+                raise suspend_run(result, has_text=listener.has_text, editable=self._editable)
             listener.read_result(result)
         except WaitForApproval:
             raise
@@ -126,23 +144,25 @@ class PydanticAIAgent:
         finally:
             queue.put(None)
 
-    def _options_for(self, turn: Turn, listener: RunListener) -> tuple[str | None, dict[str, Any]]:
+    def _options_for(self, turn: Turn, listener: RunListener, files: LoadedFiles) -> tuple[Any, dict[str, Any]]:
         options: dict[str, Any] = {
-            "message_history": sdk_messages(turn.history),
+            "message_history": sdk_messages(turn.history, files),
             "conversation_id": turn.session_id,
             **self._options,
             "capabilities": [*self._capabilities, listener],
         }
+        if offered := client_tools(turn.options):
+            options["toolsets"] = [*(options.get("toolsets") or ()), client_toolset(offered)]
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
             listener.queue.changes = ContextChanges(options["deps"])
+        message = user_message(turn)
         if turn.resumption is not None:
             return None, options | resume_run(turn.resumption, listener)
         if turn.progress:
-            message = Message("user", turn.message)
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
-            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress])}
-        return turn.message, options
+            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress], files)}
+        return prompt_of(message, files), options
 
 
 def _with_requests(output_type: Any) -> list[Any]:

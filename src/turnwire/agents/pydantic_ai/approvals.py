@@ -1,9 +1,17 @@
 """Approvals by the SDK's own `DeferredToolRequests`."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_ai import DeferredToolRequests, DeferredToolResults, ModelMessagesTypeAdapter, RunUsage, ToolDenied
+from pydantic_ai import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelMessagesTypeAdapter,
+    RunUsage,
+    ToolApproved,
+    ToolDenied,
+)
 from pydantic_ai import messages as sdk
 from pydantic_ai.run import AgentRunResult
 
@@ -12,6 +20,9 @@ from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
+
+EDITABLE = "turnwire_editable"
+"""The key in the metadata of a request for one of our own tools whose arguments a person may change."""
 
 
 class _PydanticCheckpoint(BaseModel):
@@ -25,10 +36,11 @@ class _PydanticCheckpoint(BaseModel):
     has_text: bool = False
 
 
-def suspend_run(result: AgentRunResult[Any], *, has_text: bool) -> WaitForApproval:
+def suspend_run(result: AgentRunResult[Any], *, has_text: bool, editable: Collection[str]) -> WaitForApproval:
     """Return the approval requests and the checkpoint of a run that ended in deferred tools.
 
-    Raises AgentError for external tools, which run outside the agent.
+    `editable` names the tools whose arguments a person may change. Raises AgentError for external tools, which run
+    outside the agent.
     """
     requests: DeferredToolRequests = result.output
     if requests.calls:
@@ -38,14 +50,19 @@ def suspend_run(result: AgentRunResult[Any], *, has_text: bool) -> WaitForApprov
         )
     messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
     checkpoint = _PydanticCheckpoint(messages=messages, usage=result.usage, has_text=has_text)
-    approvals = [_request(call, requests.metadata.get(call.tool_call_id, {})) for call in requests.approvals]
+    approvals = [_request(call, requests.metadata.get(call.tool_call_id, {}), editable) for call in requests.approvals]
     return WaitForApproval(approvals, checkpoint.model_dump_json().encode())
 
 
-def _request(call: sdk.ToolCallPart, metadata: dict[str, Any]) -> ApprovalRequestEvent:
-    reason = metadata.get("reason")
-    args = plain(call.args_as_dict())
-    return ApprovalRequestEvent(call.tool_call_id, call.tool_name, args, reason if isinstance(reason, str) else None)
+def _request(call: sdk.ToolCallPart, metadata: dict[str, Any], editable: Collection[str]) -> ApprovalRequestEvent:
+    reason: object = metadata.get("reason")
+    return ApprovalRequestEvent(
+        call.tool_call_id,
+        call.tool_name,
+        plain(call.args_as_dict()),
+        reason if isinstance(reason, str) else None,
+        editable=call.tool_name in editable or metadata.get(EDITABLE) is True,
+    )
 
 
 def resume_run(resumption: Resumption, listener: RunListener) -> dict[str, Any]:
@@ -61,5 +78,7 @@ def resume_run(resumption: Resumption, listener: RunListener) -> dict[str, Any]:
     }
 
 
-def _result(decision: Decision) -> bool | ToolDenied:
-    return True if decision.approved else ToolDenied(decision.denial)
+def _result(decision: Decision) -> ToolApproved | ToolDenied:
+    if not decision.approved:
+        return ToolDenied(decision.denial)
+    return ToolApproved(override_args=None if decision.requested_args is None else decision.args)

@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
-from turnwire.agents.pydantic_ai.inputs import add_inputs
+from turnwire.agents.pydantic_ai.messages import add_inputs
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import (
     CustomEvent,

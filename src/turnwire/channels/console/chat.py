@@ -134,6 +134,8 @@ class Chat:
     def _on_line(self, conversation: Conversation, view: View, line: str) -> None:
         if line.strip() == "/stop":
             conversation.stop()
+        elif not line.startswith("/") and conversation.take_line(line):
+            view.line(f"you: {one_line(line)}")
         elif line.startswith("/") or conversation.presenter.session_id is None:
             self._queued.append(line)
             view.line(f"next: {one_line(line.removeprefix('/queue '))}")

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 from turnwire.channels.console.host import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
+from turnwire.channels.text_form import TextForm
 from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
 from turnwire.core.codec import clean_text
 from turnwire.core.events import (
@@ -24,7 +25,9 @@ from turnwire.core.events import (
     InputEvent,
     MessageEvent,
     Outcome,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -117,6 +120,11 @@ class TurnPresenter:
                 by = f" by {clean_line(event.by)}" if event.by else ""
                 verdict = "allowed" if event.approved else "refused"
                 view.line(f"{prefix}{verdict}{by}", "good" if event.approved else "bad", depth)
+            case QuestionEvent():
+                view.line(f"{prefix}{clean_line(event.prompt)}", "warning", depth)
+            case ReplyEvent():
+                by = f" by {clean_line(event.by)}" if event.by else ""
+                view.line(f"{prefix}{'not answered' if event.declined else 'answered'}{by}", depth=depth)
             case RestartEvent():
                 what = "goes on from here" if event.reason == "forked" else "continues after a restart"
                 view.line(f"{what}; parts of the answer may repeat", "warning")
@@ -228,6 +236,7 @@ class Conversation:
         self._settle_seconds = settle_seconds
         self._question_at = 0.0
         self._pending_calls: list[ApprovalRequestEvent] = []
+        self._forms: dict[str, TextForm] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_since: float | None = None
         self._leave_requested: asyncio.Future[None] | None = None
@@ -282,6 +291,11 @@ class Conversation:
                             self._request_decision(event)
                         elif isinstance(event, ApprovalResponseEvent):
                             self._on_decided(event.call_id)
+                        elif isinstance(event, QuestionEvent):
+                            self._request_reply(event)
+                        elif isinstance(event, ReplyEvent):
+                            self._forms.pop(event.question_id, None)
+                            self._show_question()
                     case ConnectionLost(reason=reason):
                         self._view.notice(f"connection lost ({reason}); reconnecting")
                     case ConnectionRestored():
@@ -311,10 +325,48 @@ class Conversation:
         self._pending_calls.append(call)
         self._show_question()
 
+    def _request_reply(self, question: QuestionEvent) -> None:
+        if self._keyboard is None:
+            self._view.line("not answered: there is no terminal to ask", "warning")
+            self._spawn(self._reply(question.id, None, reason="there was no terminal to ask"))
+            return
+        self._forms[question.id] = TextForm(clean_line(question.prompt), question.schema)
+        self._keyboard.collect()
+        if self._keyboard.on_line is None:
+            self._keyboard.on_line = self._on_line
+            self._keyboard.on_change = self._view.type
+        self._show_question()
+
+    def _on_line(self, line: str) -> None:
+        self.take_line(line)
+
+    def take_line(self, line: str) -> bool:
+        """Take a line that answers the open question. Return False if there is none."""
+        question_id, form = next(iter(self._forms.items()), ("", None))
+        if form is None or self._pending_calls:
+            return False
+        if problem := form.take(line):
+            self._view.line(problem, "warning")
+        elif form.is_complete:
+            del self._forms[question_id]
+            self._spawn(self._reply(question_id, form.value))
+        self._show_question()
+        return True
+
+    async def _reply(self, question_id: str, value: Any, *, reason: str | None = None) -> None:
+        try:
+            turn_id = self.presenter.turn_id or ""
+            await self._host.reply(turn_id, question_id, value, declined=reason is not None, reason=reason)
+        except HostError as error:
+            self._view.line(f"the answer was not recorded: {error}", "bad")
+
     def _show_question(self) -> None:
+        if self._keyboard is None:
+            return
         call = self._pending_calls[0] if self._pending_calls else None
-        self._view.ask(None if call is None else f"Allow {call.tool}? [y/N] ")
-        assert self._keyboard is not None
+        form = next(iter(self._forms.values()), None)
+        prompt = f"{form.label} " if form is not None else None
+        self._view.ask(prompt if call is None else f"Allow {call.tool}? [y/N] ")
         self._question_at = time.monotonic()
         self._keyboard.on_key = None if call is None else self._on_key
 

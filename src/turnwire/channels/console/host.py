@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -66,7 +66,12 @@ class Host(Protocol):
         ...
 
     def converse(
-        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+        self,
+        message: str,
+        session_id: str | None,
+        agent: str | None,
+        on_busy: OnBusy = "enqueue",
+        attachments: list[dict[str, Any]] | None = None,
     ) -> AsyncGenerator[TurnUpdate]:
         """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
         ...
@@ -74,6 +79,10 @@ class Host(Protocol):
     async def cancel(self, turn_id: str) -> None: ...
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None: ...
+
+    async def reply(
+        self, turn_id: str, question_id: str, value: Any, *, declined: bool = False, reason: str | None = None
+    ) -> None: ...
 
     async def sessions(self, limit: int) -> list[PastSession]:
         """Return the sessions, newest first."""
@@ -112,9 +121,16 @@ class RemoteHost:
         return self._client.name
 
     async def converse(
-        self, message: str, session_id: str | None, agent: str | None, on_busy: OnBusy = "enqueue"
+        self,
+        message: str,
+        session_id: str | None,
+        agent: str | None,
+        on_busy: OnBusy = "enqueue",
+        attachments: list[dict[str, Any]] | None = None,
     ) -> AsyncGenerator[TurnUpdate]:
-        turn = self._client.draft(message, session_id=session_id, agent=agent, on_busy=on_busy)
+        turn = self._client.draft(
+            message, session_id=session_id, agent=agent, on_busy=on_busy, attachments=attachments or None
+        )
         try:
             async with aclosing(turn.updates()) as updates:
                 async for update in updates:
@@ -130,6 +146,12 @@ class RemoteHost:
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
         with host_errors(_CHAT_HINT):
             await self._client.decide(turn_id, call_id, approved=approved, reason=reason)
+
+    async def reply(
+        self, turn_id: str, question_id: str, value: Any, *, declined: bool = False, reason: str | None = None
+    ) -> None:
+        with host_errors(_CHAT_HINT):
+            await self._client.reply(turn_id, question_id, value, declined=declined, reason=reason)
 
     async def sessions(self, limit: int) -> list[PastSession]:
         with host_errors(_CHAT_HINT):

@@ -44,6 +44,11 @@ class Keyboard:
         self._on_key = callback
         self._engage(self._collects or callback is not None)
 
+    def collect(self) -> None:
+        """Collect the keys from now on: somebody is asked for a line."""
+        self._collects = True
+        self._engage(True)
+
     @contextmanager
     def listening(self) -> Generator[None]:
         """Read keys inside the block, if the input is a terminal."""

@@ -158,7 +158,7 @@ class _OpenChannel:
         self._config = config
         self._clock = clock
         self._api = api
-        self._records = Records(folder / "telegram.db")
+        self._records = Records(folder / "telegram.db", context.shared_tables)
         sender = Sender(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
         self._receiver_health = ReceiverHealth(clock)
         self.access = Access(config, self._records, clock, context.logger)
@@ -171,6 +171,7 @@ class _OpenChannel:
         return self.dispatcher.background.tasks | self.answers.background.tasks
 
     async def start(self) -> None:
+        await self._records.open()
         await self.access.open()
         await self.answers.resume()
 

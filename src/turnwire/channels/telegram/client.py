@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_SECONDS = 20.0
+_DOWNLOAD_SECONDS = 60.0
 # A call is counted when it reaches the server, not when it leaves.
 _MARGIN = 1.05
 # The loggers that write request URLs, which hold the token.
@@ -154,6 +155,7 @@ class BotApi:
         self._clock = clock
         self._token = token
         self._root = f"{api_url.rstrip('/')}/bot{token}/"
+        self._files = f"{api_url.rstrip('/')}/file/bot{token}/"
         # One connection for the poll, the others for messages.
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=40), follow_redirects=False)
         self._filter = _TokenFilter(token)
@@ -178,6 +180,24 @@ class BotApi:
         except (self._httpx.HTTPError, TimeoutError) as error:
             raise UncertainError(f"{method}: {self._cleaned(error)}") from None
         return self._read(method, response)
+
+    async def download(self, file_id: str, max_bytes: int) -> bytes:
+        """Return a file that somebody sent. Raises TelegramError, also for one that is larger."""
+        path = (await self.call("getFile", {"file_id": file_id})).get("file_path")
+        received = bytearray()
+        try:
+            async with self._clock.timeout(_DOWNLOAD_SECONDS):
+                timeout = self._clock.real(_TIMEOUT_SECONDS)
+                async with self._http.stream("GET", f"{self._files}{path}", timeout=timeout) as response:
+                    if response.status_code != 200:
+                        raise BadRequestError(f"the file could not be read: HTTP {response.status_code}")
+                    async for chunk in response.aiter_bytes():
+                        received += chunk
+                        if len(received) > max_bytes:
+                            raise BadRequestError(f"the file is over {max_bytes:,} bytes")
+        except (self._httpx.HTTPError, TimeoutError) as error:
+            raise UncertainError(f"the file could not be read: {self._cleaned(error)}") from None
+        return bytes(received)
 
     def _read(self, method: str, response: "httpx.Response") -> Any:
         try:

@@ -16,8 +16,17 @@ from turnwire.channels.telegram.access import Access
 from turnwire.channels.telegram.answers import AnswerPoster
 from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.posts import Sender
-from turnwire.channels.telegram.updates import Bot, ButtonPress, DraftStopped, IncomingMessage, read_update
+from turnwire.channels.telegram.updates import (
+    Bot,
+    ButtonPress,
+    DraftStopped,
+    IncomingFile,
+    IncomingMessage,
+    read_update,
+)
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import ShuttingDownError, StoreError, TurnwireError
+from turnwire.core.files import Blob, new_blob
 from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt
 
@@ -26,6 +35,8 @@ HELP = """Write to me, and I answer while you watch.
 /new begins a new conversation
 /stop stops the answer that is being made
 /help shows this"""
+_NO_FILE = "Sorry, I could not read this file. It may be too large; please try again."
+_MAX_FILE_BYTES = 20 * 1024 * 1024  # The most that Telegram lets a bot read.
 _SORRY = "Sorry, something went wrong here. Please try again."
 _MAX_ARGUMENT_CHARS = 1500
 
@@ -82,10 +93,10 @@ class UpdateDispatcher:
             await self._refuse(message)
         elif message.command:
             await self._obey(message)
-        elif message.text:
+        elif message.text or message.file is not None:
             await self._ask(message)
         else:
-            await self._answers.notify(message.address.user_id, "I can only read text so far.")
+            await self._answers.notify(message.address.user_id, "I can only read text, photos and documents so far.")
 
     def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
         async def run() -> None:
@@ -101,8 +112,21 @@ class UpdateDispatcher:
     async def _ask(self, message: IncomingMessage) -> None:
         principal = f"telegram:{message.sender_id}"
         user_id = message.address.user_id
-        receipt = await self._context.accept(message.text, user_id, principal=principal, message_id=message.key)
+        files: list[Blob] = []
+        if message.file is not None:
+            try:
+                files.append(await self._download(message.file))
+            except TelegramError as error:
+                self._sender.logger.warning("a file could not be read: %s", error)
+                return await self._answers.notify(user_id, _NO_FILE)
+        receipt = await self._context.accept(
+            message.text, user_id, principal=principal, message_id=message.key, attachments=files
+        )
         self._in_background(self._watch(message, receipt))
+
+    async def _download(self, file: IncomingFile) -> Blob:
+        name = clean_text(file.name or "")[:255] or None
+        return new_blob(await self._sender.api.download(file.file_id, _MAX_FILE_BYTES), file.media_type, name)
 
     async def _watch(self, message: IncomingMessage, receipt: MessageReceipt) -> None:
         try:

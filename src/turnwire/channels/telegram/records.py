@@ -1,19 +1,20 @@
 """The channel's own records: answers on their way out, updates that were handled, pairings and flood waits.
 
-One SQLite file in the extension's folder. Every method commits before it returns, and none blocks the event loop.
-Messages are not kept here: the kernel has accepted them.
+One SQLite file in the extension's folder or, if the store is shared, tables in its database. The statements are the
+same for both. Every method commits before it returns, and none blocks the event loop. Messages are not kept here: the
+kernel has accepted them.
 """
 
-import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from turnwire.core.errors import StoreUnusableError
+from turnwire.extensions.contract import TableTransactions
 from turnwire.sqlite_threads import SqliteThreads
 
 _T = TypeVar("_T")
@@ -71,15 +72,24 @@ class MessagePart(msgspec.Struct, frozen=True):
 class Records:
     """The database of the channel."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: TableTransactions | None = None) -> None:
         self._path = path
+        self._shared = shared
+        self._prefix = "" if shared is None else "telegram_"
         self._threads = SqliteThreads(self._connect, name="telegram-records")
 
-    async def close(self) -> None:
-        await self._threads.close()
+    async def open(self) -> None:
+        """Delete what is old. Raises StoreError if the shared tables cannot be used."""
+        if self._shared is not None:
+            await self._do(self._prune)
 
-    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
-        return self._threads.transaction(work)
+    async def close(self) -> None:
+        # The kernel closes shared tables, which may be used again after a stop.
+        if self._shared is None:
+            await self._threads.close()
+
+    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
+        return (self._shared or self._threads).transaction(work)
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,38 +101,43 @@ class Records:
             raise StoreUnusableError(str(self._path), "a newer Turnwire has written it; use that one")
         migration = _FROM_VERSION_0 if _has_table(database, "inbox") else ""
         database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {migration} PRAGMA user_version = {_VERSION}; COMMIT;")
-        oldest = (time.time() - _KEEP_SECONDS,)
-        database.execute("DELETE FROM updates WHERE at < ?", oldest)
-        database.execute("DELETE FROM answers WHERE state IN ('delivered', 'refused') AND at < ?", oldest)
-        database.execute("DELETE FROM parts WHERE answer_id NOT IN (SELECT answer_id FROM answers)")
-        database.execute("DELETE FROM asks WHERE at < ?", oldest)
+        self._prune(database)
         return database
+
+    def _prune(self, database: sqlite3.Connection) -> None:
+        oldest, prefix = (time.time() - _KEEP_SECONDS,), self._prefix
+        database.execute(f"DELETE FROM {prefix}updates WHERE at < ?", oldest)
+        database.execute(f"DELETE FROM {prefix}answers WHERE state IN ('delivered', 'refused') AND at < ?", oldest)
+        database.execute(f"DELETE FROM {prefix}parts WHERE answer_id NOT IN (SELECT answer_id FROM {prefix}answers)")
+        database.execute(f"DELETE FROM {prefix}asks WHERE at < ?", oldest)
 
     # Notes
 
     async def note(self, name: str) -> str | None:
-        row = await self._do(lambda db: db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone())
+        query = f"SELECT value FROM {self._prefix}notes WHERE name = ?"
+        row = await self._do(lambda db: db.execute(query, (name,)).fetchone())
         return row[0] if row else None
 
     async def set_note(self, name: str, value: str) -> None:
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value)))
+        statement = self._upsert("notes", "name", "value")
+        await self._do(lambda db: db.execute(statement, (name, value)))
 
     # Updates
 
     async def is_handled(self, update_id: int) -> bool:
-        query = "SELECT 1 FROM updates WHERE update_id = ?"
+        query = f"SELECT 1 FROM {self._prefix}updates WHERE update_id = ?"
         return await self._do(lambda db: db.execute(query, (update_id,)).fetchone()) is not None
 
     async def set_handled(self, update_id: int) -> None:
         """Remember an update, which Telegram may send again. The ids do not always grow, so each is kept for a week."""
-        row = (update_id, time.time())
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO updates VALUES (?, ?)", row))
+        row, statement = (update_id, time.time()), self._upsert("updates", "update_id", "at")
+        await self._do(lambda db: db.execute(statement, row))
 
     async def inbox(self) -> list[dict[str, Any]]:
         """Return the updates that an older version has left unhandled, in order."""
 
         def read(db: sqlite3.Connection) -> list[dict[str, Any]]:
-            if not _has_table(db, "inbox"):
+            if self._shared is not None or not _has_table(db, "inbox"):
                 return []
             rows = db.execute("SELECT body FROM inbox WHERE NOT done ORDER BY update_id").fetchall()
             return [msgspec.json.decode(row[0]) for row in rows]
@@ -130,7 +145,8 @@ class Records:
         return await self._do(read)
 
     async def drop_inbox(self) -> None:
-        await self._do(lambda db: db.execute("DROP TABLE IF EXISTS inbox"))
+        if self._shared is None:
+            await self._do(lambda db: db.execute("DROP TABLE IF EXISTS inbox"))
 
     # Answers
 
@@ -138,31 +154,36 @@ class Records:
         """Insert a new answer, and return the one that is there."""
 
         def insert(db: sqlite3.Connection) -> Answer:
-            db.execute(f"INSERT OR IGNORE INTO answers VALUES ({_ANSWER_VALUES})", _answer_row(answer))
-            return _select_answers(db, "answer_id = ?", answer.answer_id)[0]
+            statement = f"INSERT INTO {self._prefix}answers VALUES ({_ANSWER_VALUES}) ON CONFLICT DO NOTHING"
+            db.execute(statement, _answer_row(answer))
+            return self._select_answers(db, "answer_id = ?", answer.answer_id)[0]
 
         return await self._do(insert)
 
     async def finish(self, answer: Answer) -> bool:
         """Commit the final text: from here on it will be posted. Return False if it had been finished before."""
-        statement = f"""INSERT INTO answers VALUES ({_ANSWER_VALUES}) ON CONFLICT (answer_id) DO UPDATE
+        answers = f"{self._prefix}answers"
+        statement = f"""INSERT INTO {answers} VALUES ({_ANSWER_VALUES}) ON CONFLICT (answer_id) DO UPDATE
             SET state = excluded.state, text = excluded.text, stopped = excluded.stopped, buttons = excluded.buttons
-            WHERE state = 'live'"""
-        return bool(await self._do(lambda db: db.execute(statement, _answer_row(answer)).rowcount))
+            WHERE {answers}.state = 'live' RETURNING answer_id"""
+        return bool(await self._do(lambda db: db.execute(statement, _answer_row(answer)).fetchall()))
 
     async def settle(self, answer_id: str, state: AnswerState) -> None:
-        await self._do(lambda db: db.execute("UPDATE answers SET state = ? WHERE answer_id = ?", (state, answer_id)))
+        statement = f"UPDATE {self._prefix}answers SET state = ? WHERE answer_id = ?"
+        await self._do(lambda db: db.execute(statement, (state, answer_id)))
 
     async def answer(self, answer_id: str) -> Answer | None:
-        return next(iter(await self._do(lambda db: _select_answers(db, "answer_id = ?", answer_id))), None)
+        return next(iter(await self._do(lambda db: self._select_answers(db, "answer_id = ?", answer_id))), None)
 
     async def undelivered(self) -> list[Answer]:
-        return await self._do(lambda db: _select_answers(db, "state = ?", "final"))
+        return await self._do(lambda db: self._select_answers(db, "state = ?", "final"))
 
     # The messages of an answer
 
     async def parts(self, answer_id: str) -> dict[int, MessagePart]:
-        query = "SELECT number, message_id, sent_after, shown FROM parts WHERE answer_id = ? ORDER BY number"
+        query = (
+            f"SELECT number, message_id, sent_after, shown FROM {self._prefix}parts WHERE answer_id = ? ORDER BY number"
+        )
         rows = await self._do(lambda db: db.execute(query, (answer_id,)).fetchall())
         return {row[0]: MessagePart(*row[1:]) for row in rows}
 
@@ -170,75 +191,92 @@ class Records:
         key = (answer_id, number)
 
         def write(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM parts WHERE answer_id = ? AND number = ?", key)
+            db.execute(f"DELETE FROM {self._prefix}parts WHERE answer_id = ? AND number = ?", key)
             if part is not None:
                 row = (*key, part.message_id, part.sent_after, part.shown)
-                db.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", row)
+                db.execute(f"INSERT INTO {self._prefix}parts VALUES (?, ?, ?, ?, ?)", row)
 
         await self._do(write)
 
     async def message_ids(self, chat_id: int, after: int) -> set[int]:
         """Return the ids above `after` of the bot's own messages in this chat."""
-        query = """SELECT message_id FROM parts JOIN answers USING (answer_id)
+        query = f"""SELECT message_id FROM {self._prefix}parts JOIN {self._prefix}answers USING (answer_id)
             WHERE message_id > ? AND (user_id = ? OR user_id LIKE ? || ':%')"""
         rows = await self._do(lambda db: db.execute(query, (after, str(chat_id), str(chat_id))).fetchall())
         return {row[0] for row in rows}
 
     async def newest_messages(self) -> list[tuple[str, int]]:
         """Return the id of the newest message that was sent to each `user_id`."""
-        query = "SELECT user_id, max(message_id) FROM parts JOIN answers USING (answer_id) GROUP BY user_id"
+        query = f"""SELECT user_id, max(message_id) FROM {self._prefix}parts
+            JOIN {self._prefix}answers USING (answer_id) GROUP BY user_id"""
         rows = await self._do(lambda db: db.execute(query).fetchall())
         return [(row[0], row[1]) for row in rows if row[1] is not None]
 
     # Flood waits
 
     async def set_flood(self, chat_id: int, seconds: float) -> None:
-        row = (chat_id, time.time() + seconds)
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO floods VALUES (?, ?)", row))
+        row, statement = (chat_id, time.time() + seconds), self._upsert("floods", "chat_id", "until")
+        await self._do(lambda db: db.execute(statement, row))
 
     async def floods(self) -> list[tuple[int, float]]:
         """Return the chats with a flood wait, and the seconds that it still lasts."""
 
         def read(db: sqlite3.Connection) -> list[tuple[int, float]]:
             now = time.time()
-            db.execute("DELETE FROM floods WHERE until < ?", (now,))
-            return [(row[0], row[1] - now) for row in db.execute("SELECT chat_id, until FROM floods")]
+            db.execute(f"DELETE FROM {self._prefix}floods WHERE until < ?", (now,))
+            return [(row[0], row[1] - now) for row in db.execute(f"SELECT chat_id, until FROM {self._prefix}floods")]
 
         return await self._do(read)
 
     # Pairings
 
     async def paired(self) -> list[int]:
-        rows = await self._do(lambda db: db.execute("SELECT user_id FROM paired ORDER BY at").fetchall())
+        query = f"SELECT user_id FROM {self._prefix}paired ORDER BY at"
+        rows = await self._do(lambda db: db.execute(query).fetchall())
         return [row[0] for row in rows]
 
     async def pair(self, user_id: int, name: str) -> None:
-        row = (user_id, name, time.time())
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO paired VALUES (?, ?, ?)", row))
+        row, statement = (user_id, name, time.time()), self._upsert("paired", "user_id", "name", "at")
+        await self._do(lambda db: db.execute(statement, row))
 
     # Approval requests
 
     async def set_ask(self, answer_id: str, body: bytes) -> None:
-        row = (answer_id, body, time.time())
-        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO asks VALUES (?, ?, ?)", row))
+        row, statement = (answer_id, body, time.time()), self._upsert("asks", "answer_id", "body", "at")
+        await self._do(lambda db: db.execute(statement, row))
 
     async def ask(self, answer_id: str) -> bytes | None:
         """Return an approval request that is not decided yet."""
-        row = await self._do(
-            lambda db: db.execute("SELECT body FROM asks WHERE answer_id = ?", (answer_id,)).fetchone()
-        )
+        query = f"SELECT body FROM {self._prefix}asks WHERE answer_id = ?"
+        row = await self._do(lambda db: db.execute(query, (answer_id,)).fetchone())
         return row[0] if row else None
 
     async def close_ask(self, answer_id: str, text: str) -> Answer | None:
         """Remove an approval request, and replace its answer's text and buttons, to be posted like a new one."""
 
         def close(db: sqlite3.Connection) -> Answer | None:
-            db.execute("DELETE FROM asks WHERE answer_id = ?", (answer_id,))
-            statement = "UPDATE answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
+            db.execute(f"DELETE FROM {self._prefix}asks WHERE answer_id = ?", (answer_id,))
+            statement = (
+                f"UPDATE {self._prefix}answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
+            )
             db.execute(statement, (text, answer_id))
-            return next(iter(_select_answers(db, "answer_id = ?", answer_id)), None)
+            return next(iter(self._select_answers(db, "answer_id = ?", answer_id)), None)
 
         return await self._do(close)
+
+    def _select_answers(self, db: sqlite3.Connection, where: str, value: str) -> list[Answer]:
+        query = f"SELECT {_ANSWER_COLUMNS} FROM {self._prefix}answers WHERE {where} ORDER BY at"
+        rows = db.execute(query, (value,)).fetchall()
+        return [Answer(*row[:4], stopped=bool(row[4]), reply_to=row[5], buttons=row[6]) for row in rows]
+
+    def _upsert(self, table: str, key: str, *columns: str) -> str:
+        """Return the statement that inserts a row, or replaces the one with its key."""
+        values = ", ".join("?" * (len(columns) + 1))
+        changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+        return (
+            f"INSERT INTO {self._prefix}{table} ({', '.join((key, *columns))}) VALUES ({values})"
+            f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+        )
 
 
 def _has_table(database: sqlite3.Connection, name: str) -> bool:
@@ -248,8 +286,3 @@ def _has_table(database: sqlite3.Connection, name: str) -> bool:
 
 def _answer_row(answer: Answer) -> tuple[Any, ...]:
     return (*msgspec.structs.astuple(answer), time.time())
-
-
-def _select_answers(database: sqlite3.Connection, where: str, value: str) -> list[Answer]:
-    rows = database.execute(f"SELECT {_ANSWER_COLUMNS} FROM answers WHERE {where} ORDER BY at", (value,)).fetchall()
-    return [Answer(*row[:4], stopped=bool(row[4]), reply_to=row[5], buttons=row[6]) for row in rows]

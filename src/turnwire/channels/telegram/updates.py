@@ -33,6 +33,14 @@ class Bot(Struct, frozen=True):
     username: str = ""
 
 
+class IncomingFile(Struct, frozen=True, kw_only=True):
+    """A photo or document of a message, which `BotApi.download` reads."""
+
+    file_id: str
+    media_type: str
+    name: str | None = None
+
+
 class IncomingMessage(Struct, frozen=True, kw_only=True):
     """A message from a person. `text` is without the bot's name; `command` without its slash."""
 
@@ -43,6 +51,7 @@ class IncomingMessage(Struct, frozen=True, kw_only=True):
     sender: str
     text: str = ""
     command: str = ""
+    file: IncomingFile | None = None
     is_for_bot: bool = True
 
     @property
@@ -96,6 +105,16 @@ class _Entity(Struct):
     user: _User | None = None
 
 
+class _Photo(Struct):
+    file_id: str
+
+
+class _Document(Struct):
+    file_id: str
+    file_name: str | None = None
+    mime_type: str | None = None
+
+
 class _Message(Struct):
     message_id: int
     chat: _Chat
@@ -104,6 +123,8 @@ class _Message(Struct):
     caption: str = ""
     entities: list[_Entity] = []
     caption_entities: list[_Entity] = []
+    photo: list[_Photo] = []
+    document: _Document | None = None
     message_thread_id: int | None = None
     is_topic_message: bool = False
     reply_to_message: "_Message | None" = None
@@ -112,6 +133,16 @@ class _Message(Struct):
     def address(self) -> Address:
         # In groups without topics, threads of replies have ids too.
         return Address(self.chat.id, self.message_thread_id if self.is_topic_message else None)
+
+    @property
+    def file(self) -> IncomingFile | None:
+        if self.photo:
+            # Telegram makes JPEGs of photos, and the last one is the largest.
+            return IncomingFile(file_id=self.photo[-1].file_id, media_type="image/jpeg", name="photo.jpg")
+        if (document := self.document) is None:
+            return None
+        media_type = document.mime_type or "application/octet-stream"
+        return IncomingFile(file_id=document.file_id, media_type=media_type, name=document.file_name)
 
 
 class _Query(Struct):
@@ -174,6 +205,7 @@ def _message(update_id: int, message: _Message, sender: _User, bot: Bot) -> Inco
         sender=sender.first_name or sender.username,
         text=text,
         command=command,
+        file=message.file,
         is_for_bot=not for_other and (message.chat.id > 0 or called or bool(command) or _is_reply(message, bot)),
     )
 

@@ -12,7 +12,7 @@ from turnwire.core.errors import EmbedderError, EmbedderUnusableError
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-    from turnwire.retrieval.embedding.contract import Vector
+    from turnwire.retrieval.embedding import Vector
 
 MAX_BATCH = 64
 RETRIES = 2

@@ -20,7 +20,7 @@ from turnwire.core.errors import EmbedderUnusableError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from turnwire.retrieval.embedding.contract import Vector
+    from turnwire.retrieval.embedding import Vector
 
 MAX_TOKENS = 256
 WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"

@@ -105,14 +105,20 @@ class IndexFile:
         database.create_function("lowered", 1, str.lower, deterministic=True)
         return database
 
+    def _connect_reader(self) -> sqlite3.Connection:
+        database = self._connect()
+        # Each occurrence of a word, to rank by the statistics of some passages only.
+        database.execute("CREATE VIRTUAL TABLE temp.occurrence USING fts5vocab(main, words, instance)")
+        database.execute("PRAGMA query_only = ON")
+        return database
+
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
         """Yield a read-only connection for exclusive use."""
         try:
             database = self._readers.pop()
         except IndexError:
-            database = self._connect()
-            database.execute("PRAGMA query_only = ON")
+            database = self._connect_reader()
         try:
             yield database
         finally:

@@ -1,19 +1,21 @@
-"""The library: the documents of all users and their passages. Reads see public documents and those of `owner`.
+"""The library: the documents of all users and their passages, in one SQLite file.
 
-All methods block and may be called from any thread; async code calls them through `asyncio.to_thread`.
+`contract` has the interface. All methods block and may be called from any thread.
 """
 
 import hashlib
+import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
 from turnwire.retrieval.documents.document import Chunk, ParsedDocument, split_document
+from turnwire.retrieval.index.bm25 import PassageLengths, Tokenizer
 from turnwire.retrieval.index.database import IndexFile
 from turnwire.retrieval.index.terms import content_terms, match_query, segment
 
@@ -101,6 +103,17 @@ class NewDocument:
             root=root,
         )
 
+    @classmethod
+    def copied(cls, record: Document, passages: Sequence[Passage]) -> "NewDocument":
+        """Return a document of another library, with its whole passages, to be inserted as it is."""
+        document = cls.__new__(cls)
+        document.record = record
+        document.chunks = [
+            Chunk(each.text, each.start, each.end, each.line_start, each.line_end, each.headings, each.page)
+            for each in passages
+        ]
+        return document
+
     def passages(self) -> list[Passage]:
         """Return the passages as a search returns them, but without the ids that the index gives them."""
         return [
@@ -133,19 +146,31 @@ def digest_of(content: bytes) -> str:
 class Library:
     """The documents and passages in one index file."""
 
+    is_shared = False
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IndexFile | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._lengths: PassageLengths | None = None
+
+    @property
+    def location(self) -> str:
+        return str(self.path)
 
     def open(self) -> None:
         """Open the index file. Raise StoreUnusableError if it cannot be used."""
         if self._file is None:
             self._file = IndexFile(self.path)
+            self._tokenizer = Tokenizer()
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._tokenizer is not None:
+            self._tokenizer.close()
+            self._tokenizer = None
 
     @property
     def file(self) -> IndexFile:
@@ -170,46 +195,53 @@ class Library:
         terms = content_terms(query)
         if not terms:
             return []
-        parameters = {"query": match_query(terms), "owner": owner, "limit": limit, "more": limit * 4}
-        ranked = "SELECT rowid, bm25(words) AS score FROM words WHERE words MATCH :query ORDER BY score LIMIT "
-        statement = (
-            f"SELECT {_PASSAGE}, -w.score FROM (%s) w JOIN passages p ON p.id = w.rowid"
-            f" JOIN documents d ON d.id = p.document_id WHERE {_VISIBLE} ORDER BY w.score LIMIT :limit"
-        )
         with self.file.reading() as database:
-            rows = database.execute(statement % (ranked + ":more"), parameters).fetchall()
-            if len(rows) < limit:
-                # Too many of the best matches belong to other owners: search without a limit.
-                rows = database.execute(statement % (ranked + "-1"), parameters).fetchall()
-        return [_passage(row) for row in rows]
+            if (lengths := self._scope(database, owner)) is not None:
+                counts = [lengths.frequencies(database, self._tokens(term), owner) for term in terms]
+                best = lengths.scores(counts, owner).most_common(limit)
+                found = {passage.id: passage for passage in _select_passages(database, [n for n, _ in best], owner)}
+                return [structs.replace(found[n], score=score) for n, score in best if n in found]
+            rows = database.execute(
+                f"SELECT {_PASSAGE}, -w.score FROM (SELECT rowid, bm25(words) AS score FROM words"
+                " WHERE words MATCH :query ORDER BY score LIMIT :limit) w JOIN passages p ON p.id = w.rowid"
+                " JOIN documents d ON d.id = p.document_id ORDER BY w.score",
+                {"query": match_query(terms), "limit": limit},
+            ).fetchall()
+        return [passage_from(row) for row in rows]
 
-    def weights(self, terms: Sequence[str]) -> dict[str, float]:
-        """Return the inverse document frequency of each term among the passages.
+    def weights(self, terms: Sequence[str], *, owner: str | None = None) -> dict[str, float]:
+        """Return the inverse document frequency of each term among the passages that `owner` may read.
 
         Rare terms weigh the same, so that a term that never occurs does not outweigh all others.
         """
         with self.file.reading() as database:
+            if (lengths := self._scope(database, owner)) is not None:
+                tokens = {term: self._tokens(segment(term)) for term in terms}
+                counts = {term: len(lengths.frequencies(database, tokens[term], owner)) for term in terms}
+                return term_weights(lengths.total(owner), counts)
             (total,) = database.execute("SELECT count(*) FROM passages").fetchone()
-            least = min(_RARE_COUNT, total * _RARE_SHARE)
-            weights: dict[str, float] = {}
-            for term in terms:
-                query = match_query([segment(term)])
-                (count,) = database.execute("SELECT count(*) FROM words WHERE words MATCH ?", (query,)).fetchone()
-                count = max(count, least)
-                weights[term] = math.log(1 + (total - count + 0.5) / (count + 0.5))
-            return weights
+            query = "SELECT count(*) FROM words WHERE words MATCH ?"
+            counts = {term: database.execute(query, (match_query([segment(term)]),)).fetchone()[0] for term in terms}
+            return term_weights(total, counts)
+
+    def _tokens(self, term: str) -> list[str]:
+        assert self._tokenizer is not None
+        return self._tokenizer.tokens(term)
+
+    def _scope(self, database: sqlite3.Connection, owner: str | None) -> PassageLengths | None:
+        """Return what to rank by if there are documents that `owner` may not read, and otherwise None."""
+        query = "SELECT EXISTS (SELECT 1 FROM documents WHERE owner IS NOT NULL AND owner IS NOT ?)"
+        if not database.execute(query, (owner,)).fetchone()[0]:
+            return None
+        (version,) = database.execute("SELECT count FROM changes").fetchone()
+        if (lengths := self._lengths) is None or lengths.version != version:
+            lengths = self._lengths = PassageLengths(version, database)
+        return lengths
 
     def passages(self, ids: Sequence[int], *, owner: str | None = None) -> list[Passage]:
         """Return the passages with these ids that exist and are visible, in the order of `ids`."""
-        marks = ",".join("?" * len(ids))
         with self.file.reading() as database:
-            rows = database.execute(
-                f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
-                f" WHERE p.id IN ({marks}) AND (d.owner IS NULL OR d.owner = ?)",
-                (*ids, owner),
-            ).fetchall()
-        passages = {row[0]: _passage(row) for row in rows}
-        return [passages[passage_id] for passage_id in ids if passage_id in passages]
+            return _select_passages(database, ids, owner)
 
     def passage(self, chunk_id: str, *, owner: str | None = None) -> Passage:
         """Return the passage with this chunk id. Raise DocumentNotFoundError."""
@@ -222,7 +254,7 @@ class Library:
                     {"id": document_id, "ordinal": int(ordinal), "owner": owner},
                 ).fetchone()
             if row is not None:
-                return _passage(row)
+                return passage_from(row)
         raise DocumentNotFoundError(chunk_id)
 
     def documents(
@@ -237,7 +269,7 @@ class Library:
                 " ORDER BY name, id LIMIT :limit",
                 {"owner": owner, "search": search.lower() if search else None, "after": after, "limit": limit},
             ).fetchall()
-        return [_document(row) for row in rows]
+        return [document_from(row) for row in rows]
 
     def document(self, document_id: str, *, owner: str | None = None) -> Document:
         """Return the document with this id. Raise DocumentNotFoundError."""
@@ -248,7 +280,7 @@ class Library:
             ).fetchone()
         if row is None:
             raise DocumentNotFoundError(document_id)
-        return _document(row)
+        return document_from(row)
 
     def document_passages(self, document_id: str, *, start: int = 0, end: int | None = None) -> list[Passage]:
         """Return the passages that overlap a range of the document, in order. The caller checks the owner."""
@@ -259,7 +291,7 @@ class Library:
                 " ORDER BY p.ordinal",
                 (document_id, start, end, end),
             ).fetchall()
-        return [_passage(row, whole=True) for row in rows]
+        return [passage_from(row, whole=True) for row in rows]
 
     def digests(self, root: str) -> dict[str, tuple[str, str]]:
         """Return the id and digest of every document below a root, by name."""
@@ -294,6 +326,12 @@ class Library:
         with self.file.reading() as database:
             return database.execute("SELECT count(*) FROM documents WHERE owner = ?", (owner,)).fetchone()[0]
 
+    def all_uploads(self) -> list[Document]:
+        """Return the uploads of all owners."""
+        with self.file.reading() as database:
+            query = f"SELECT {_DOCUMENT} FROM documents WHERE owner IS NOT NULL ORDER BY indexed_at, id"
+            return [document_from(row) for row in database.execute(query).fetchall()]
+
     def count(self) -> tuple[int, int]:
         """Return the number of documents and of passages."""
         with self.file.reading() as database:
@@ -306,15 +344,72 @@ class Library:
         with self.file.reading() as database:
             return database.execute("SELECT count FROM changes").fetchone()[0]
 
+    def vector_owners(self, embedder: str) -> list[tuple[int, str | None, bool]]:
+        """Return the id and owner of every passage, with True if it has a vector by this embedder."""
+        with self.file.reading() as database:
+            rows = database.execute(
+                "SELECT p.id, d.owner, v.passage_id IS NOT NULL"
+                " FROM passages p JOIN documents d ON d.id = p.document_id"
+                " LEFT JOIN vectors v ON v.passage_id = p.id AND v.embedder = ? ORDER BY p.id",
+                (embedder,),
+            ).fetchall()
+        return [(passage_id, owner, bool(has_vector)) for passage_id, owner, has_vector in rows]
+
+    def vectors(self, embedder: str, ids: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Return the vectors of these passages."""
+        query = (
+            "SELECT passage_id, vector FROM vectors WHERE embedder = ?"
+            " AND passage_id IN (SELECT value FROM json_each(?)) ORDER BY passage_id"
+        )
+        with self.file.reading() as database:
+            return database.execute(query, (embedder, json.dumps(list(ids)))).fetchall()
+
+    def without_vector(self, embedder: str, limit: int) -> list[tuple[int, str]]:
+        """Return the ids of passages that have no vector by this embedder, with the text to embed."""
+        with self.file.reading() as database:
+            return database.execute(
+                # The title comes first, because an encoder truncates, and a passage alone may lack its subject.
+                "SELECT p.id, d.title || char(10) || p.heading || char(10) || p.text"
+                " FROM passages p JOIN documents d ON d.id = p.document_id WHERE NOT EXISTS"
+                " (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.embedder = ?) ORDER BY p.id LIMIT ?",
+                (embedder, limit),
+            ).fetchall()
+
+    def vector_counts(self, embedder: str) -> tuple[int, int]:
+        """Return the number of passages with a vector, and of all passages."""
+        with self.file.reading() as database:
+            return database.execute(
+                "SELECT (SELECT count(*) FROM vectors WHERE embedder = ?), (SELECT count(*) FROM passages)",
+                (embedder,),
+            ).fetchone()
+
+    def put_vectors(self, embedder: str, vectors: Sequence[tuple[int, bytes]]) -> None:
+        """Keep vectors, except those of passages that were removed meanwhile."""
+        with self.file.writing() as database:
+            for passage_id, vector in vectors:
+                database.execute(
+                    "INSERT OR REPLACE INTO vectors SELECT id, ?, ? FROM passages WHERE id = ?",
+                    (embedder, vector, passage_id),
+                )
+
+
+def term_weights(total: int, counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the weights of terms, each of which is in `counts` of `total` passages."""
+    least = min(_RARE_COUNT, total * _RARE_SHARE)
+    return {
+        term: math.log(1 + (total - max(count, least) + 0.5) / (max(count, least) + 0.5))
+        for term, count in counts.items()
+    }
+
 
 # Rows of the tables, inside the caller's transaction.
 
 
-def _document(row: Sequence[object]) -> Document:
+def document_from(row: Sequence[object]) -> Document:
     return Document(**dict(zip(_DOCUMENT.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
 
 
-def _passage(
+def passage_from(
     row: tuple[int, str, int, str, str, int, int, int, int, str, int | None, float], *, whole: bool = False
 ) -> Passage:
     passage_id, document, ordinal, title, text, start, end, line_start, line_end, heading, page, score = row
@@ -334,6 +429,17 @@ def _passage(
     )
 
 
+def _select_passages(database: sqlite3.Connection, ids: Sequence[int], owner: str | None) -> list[Passage]:
+    marks = ",".join("?" * len(ids))
+    rows = database.execute(
+        f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+        f" WHERE p.id IN ({marks}) AND (d.owner IS NULL OR d.owner = ?)",
+        (*ids, owner),
+    ).fetchall()
+    passages = {row[0]: passage_from(row) for row in rows}
+    return [passages[passage_id] for passage_id in ids if passage_id in passages]
+
+
 def _insert_document(database: sqlite3.Connection, document: NewDocument) -> None:
     record = document.record
     values = [getattr(record, name) for name in _DOCUMENT.split(", ")]
@@ -347,7 +453,7 @@ def _insert_document(database: sqlite3.Connection, document: NewDocument) -> Non
     )
     database.executemany(
         "INSERT INTO words(rowid, heading, body) VALUES (?, ?, ?)",
-        [(first_id + n, segment(_indexed_heading(record, c)), segment(c.text)) for n, c in numbered],
+        [(first_id + n, segment(indexed_heading(record, c)), segment(c.text)) for n, c in numbered],
     )
 
 
@@ -355,7 +461,7 @@ def _position(chunk: Chunk) -> tuple[int, int, int, int, int | None]:
     return chunk.start, chunk.end, chunk.line_start, chunk.line_end, chunk.page
 
 
-def _indexed_heading(record: Document, chunk: Chunk) -> str:
+def indexed_heading(record: Document, chunk: Chunk) -> str:
     """Return the searchable heading, which includes the title, so that a search for it finds every passage."""
     if chunk.headings and chunk.headings[0] == record.title:
         return " ".join(chunk.headings)

@@ -6,18 +6,19 @@ approximate index is needed.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
 from turnwire.core.errors import EmbedderError
-from turnwire.retrieval.embedding.contract import Embedder
-from turnwire.retrieval.index.library import Library, Passage
+from turnwire.retrieval.embedding import Embedder
+from turnwire.retrieval.index.contract import DocumentLibrary
+from turnwire.retrieval.index.library import Passage
 
 if TYPE_CHECKING:
-    from turnwire.retrieval.embedding.contract import Vector
+    from turnwire.retrieval.embedding import Vector
 
 logger = logging.getLogger("turnwire.retrieval")
 
@@ -33,11 +34,14 @@ _MIN_SHARE = 0.9
 class MeaningIndex(Protocol):
     """A search for passages by meaning."""
 
-    async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
-        """Return ids and similarities of passages, most similar first; None while too few passages have a vector."""
+    async def nearest(self, query: str, limit: int, *, owner: str | None = None) -> list[tuple[int, float]] | None:
+        """Return ids and similarities of passages that `owner` may read, most similar first.
+
+        Return None while too few of these passages have a vector.
+        """
         ...
 
-    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+    async def similarities(self, query: str, texts: Sequence[str], *, owner: str | None = None) -> list[float] | None:
         """Return the similarity of each text to the query; None while too few passages have a vector."""
         ...
 
@@ -45,7 +49,7 @@ class MeaningIndex(Protocol):
 class Searcher:
     """Search over a library that fuses the rankings by words and by meaning."""
 
-    def __init__(self, library: Library, meaning: MeaningIndex | None = None) -> None:
+    def __init__(self, library: DocumentLibrary, meaning: MeaningIndex | None = None) -> None:
         self.library = library
         self._meaning = meaning
 
@@ -55,7 +59,7 @@ class Searcher:
             return await asyncio.to_thread(self.library.search, query, owner=owner, limit=limit)
         by_words, nearest = await asyncio.gather(
             asyncio.to_thread(self.library.search, query, owner=owner, limit=_CANDIDATES),
-            self._nearest(self._meaning, query),
+            self._nearest(self._meaning, query, owner),
         )
         if nearest is None:
             return by_words[:limit]
@@ -63,19 +67,19 @@ class Searcher:
         by_meaning = await asyncio.to_thread(self.library.passages, ids, owner=owner)
         return _fused(by_words, by_meaning)[:limit]
 
-    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+    async def similarities(self, query: str, texts: Sequence[str], *, owner: str | None = None) -> list[float] | None:
         """Return the similarity by meaning of each text to the query; None if there is no working embedder."""
         if self._meaning is None:
             return None
         try:
-            return await self._meaning.similarities(query, texts)
+            return await self._meaning.similarities(query, texts, owner=owner)
         except EmbedderError as error:
             logger.warning("the embedder failed, so the answer is chosen by words only: %s", error)
             return None
 
-    async def _nearest(self, meaning: MeaningIndex, query: str) -> list[tuple[int, float]] | None:
+    async def _nearest(self, meaning: MeaningIndex, query: str, owner: str | None) -> list[tuple[int, float]] | None:
         try:
-            return await meaning.nearest(query, _CANDIDATES)
+            return await meaning.nearest(query, _CANDIDATES, owner=owner)
         except EmbedderError as error:
             logger.warning("the embedder failed, so the search is by words only: %s", error)
             return None
@@ -98,27 +102,49 @@ def _fused(by_words: list[Passage], by_meaning: list[Passage]) -> list[Passage]:
     ]
 
 
+class LoadedVectors:
+    """The vectors of all passages at one version of the library."""
+
+    def __init__(self, version: int, owners: Sequence[tuple[int, str | None, bool]], matrix: Any) -> None:
+        self.version = version
+        self.ids = [passage_id for passage_id, _, has_vector in owners if has_vector]
+        self.matrix = matrix
+        """A row for each of the ids; None if there are none."""
+        self._passages = Counter(owner for _, owner, _ in owners)
+        self._rows: dict[str | None, list[int]] = {}
+        for row, owner in enumerate(owner for _, owner, has_vector in owners if has_vector):
+            self._rows.setdefault(owner, []).append(row)
+
+    def rows(self, owner: str | None) -> list[int] | None:
+        """Return the rows of the passages that `owner` may read; None if too many of those have no vector."""
+        readers = {None, owner}
+        rows = [row for reader in readers for row in self._rows.get(reader, ())]
+        total = sum(self._passages[reader] for reader in readers)
+        return rows if rows and len(rows) >= total * _MIN_SHARE else None
+
+
 class VectorIndex:
     """The vectors of a library's passages by one embedder."""
 
-    def __init__(self, library: Library, embedder: Embedder) -> None:
+    def __init__(self, library: DocumentLibrary, embedder: Embedder) -> None:
         self._library = library
         self._embedder = embedder
-        # Library version, passage ids and vectors, replaced together: a concurrent query must not mix two versions.
-        self._loaded: tuple[int, list[int], Any] = (-1, [], None)
+        # Replaced as a whole: a concurrent query must not mix two versions.
+        self._loaded = LoadedVectors(-1, [], None)
         # The same parts of documents come up in many questions.
         self._recent: OrderedDict[str, Vector] = OrderedDict()
 
-    async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
-        ids, matrix = await asyncio.to_thread(self._current)
-        if matrix is None:
+    async def nearest(self, query: str, limit: int, *, owner: str | None = None) -> list[tuple[int, float]] | None:
+        loaded = await asyncio.to_thread(self._current)
+        rows = loaded.rows(owner)
+        if rows is None:
             return None
         vector = await self._embedder.embed_query(query)
-        return await asyncio.to_thread(_nearest, ids, matrix, vector, limit)
+        return await asyncio.to_thread(_nearest, loaded, rows, vector, limit)
 
-    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
-        _, matrix = await asyncio.to_thread(self._current)
-        if matrix is None:
+    async def similarities(self, query: str, texts: Sequence[str], *, owner: str | None = None) -> list[float] | None:
+        loaded = await asyncio.to_thread(self._current)
+        if loaded.rows(owner) is None:
             return None
         vector = await self._embedder.embed_query(query)
         new = [text for text in texts if text not in self._recent]
@@ -135,71 +161,47 @@ class VectorIndex:
     async def embed_missing(self, report: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Embed the passages without a vector and return their number. `report` gets the counts of done and total."""
         made = 0
+        name = self._embedder.name
         while True:
-            done, total, batch = await asyncio.to_thread(self._next_batch)
-            report(done, total)
+            report(*await asyncio.to_thread(self._library.vector_counts, name))
+            batch = await asyncio.to_thread(self._library.without_vector, name, _BATCH)
             if not batch:
                 return made
             vectors = await self._embedder.embed_documents([text for _, text in batch])
-            await asyncio.to_thread(self._write, [passage_id for passage_id, _ in batch], vectors)
+            rows = [(n, vector.astype("float32").tobytes()) for (n, _), vector in zip(batch, vectors, strict=True)]
+            await asyncio.to_thread(self._library.put_vectors, name, rows)
             made += len(batch)
 
     async def close(self) -> None:
         await self._embedder.close()
 
-    def _next_batch(self) -> tuple[int, int, list[tuple[int, str]]]:
-        with self._library.file.reading() as database:
-            done, total = self._counts(database)
-            batch = database.execute(
-                # The title comes first, because an encoder truncates, and a passage alone may lack its subject.
-                "SELECT p.id, d.title || char(10) || p.heading || char(10) || p.text"
-                " FROM passages p JOIN documents d ON d.id = p.document_id WHERE NOT EXISTS"
-                " (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.embedder = ?) ORDER BY p.id LIMIT ?",
-                (self._embedder.name, _BATCH),
-            ).fetchall()
-        return done, total, batch
-
-    def _counts(self, database: Any) -> tuple[int, int]:
-        return database.execute(
-            "SELECT (SELECT count(*) FROM vectors WHERE embedder = ?), (SELECT count(*) FROM passages)",
-            (self._embedder.name,),
-        ).fetchone()
-
-    def _write(self, ids: list[int], vectors: "list[Vector]") -> None:
-        with self._library.file.writing() as database:
-            for passage_id, vector in zip(ids, vectors, strict=True):
-                # The passage may have been removed while it was embedded.
-                database.execute(
-                    "INSERT OR REPLACE INTO vectors SELECT id, ?, ? FROM passages WHERE id = ?",
-                    (self._embedder.name, vector.astype("float32").tobytes(), passage_id),
-                )
-
-    def _current(self) -> tuple[list[int], Any]:
-        """Return passage ids and vectors, reloaded after a change; the vectors are None if too many are missing."""
+    def _current(self) -> LoadedVectors:
+        """Return the vectors, of which the new ones are loaded after a change."""
         version = self._library.version()
-        loaded, ids, matrix = self._loaded
-        if version == loaded:
-            return ids, matrix
+        loaded = self._loaded
+        if version == loaded.version:
+            return loaded
         import numpy as np
 
-        with self._library.file.reading() as database:
-            done, total = self._counts(database)
-            rows: list[tuple[int, bytes]] = []
-            if done >= total * _MIN_SHARE:
-                query = "SELECT passage_id, vector FROM vectors WHERE embedder = ? ORDER BY passage_id"
-                rows = database.execute(query, (self._embedder.name,)).fetchall()
+        owners = self._library.vector_owners(self._embedder.name)
+        known = dict(zip(loaded.ids, range(len(loaded.ids)), strict=True))
+        missing = [passage_id for passage_id, _, has_vector in owners if has_vector and passage_id not in known]
+        rows = {passage_id: loaded.matrix[row] for passage_id, row in known.items()}
+        for passage_id, vector in self._library.vectors(self._embedder.name, missing) if missing else ():
+            rows[passage_id] = np.frombuffer(vector, dtype=np.float32)
+        # One that was removed between the two reads has no vector any more.
+        owners = [(n, owner, has_vector and n in rows) for n, owner, has_vector in owners]
+        kept = [rows[passage_id] for passage_id, _, has_vector in owners if has_vector]
+        self._loaded = LoadedVectors(version, owners, np.stack(kept) if kept else None)
+        return self._loaded
 
-        ids, matrix = [row[0] for row in rows], None
-        if rows:
-            matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.float32).reshape(len(rows), -1)
-        self._loaded = version, ids, matrix
-        return ids, matrix
 
-
-def _nearest(ids: list[int], matrix: Any, vector: "Vector", limit: int) -> list[tuple[int, float]]:
+def _nearest(loaded: LoadedVectors, rows: list[int], vector: "Vector", limit: int) -> list[tuple[int, float]]:
     import numpy as np
 
-    similarity = matrix @ vector
-    count = min(limit, len(ids))
+    similarity = (loaded.matrix if len(rows) == len(loaded.ids) else loaded.matrix[rows]) @ vector
+    if len(rows) == len(loaded.ids):
+        rows = list(range(len(rows)))
+    count = min(limit, len(rows))
     best = np.argpartition(-similarity, count - 1)[:count]
-    return [(ids[n], float(similarity[n])) for n in sorted(best.tolist(), key=lambda n: -similarity[n])]
+    return [(loaded.ids[rows[n]], float(similarity[n])) for n in sorted(best.tolist(), key=lambda n: -similarity[n])]

@@ -16,6 +16,7 @@ _UNSPACED = re.compile("[\u0e00-\u0e7f\u2e80-\u9fff\uac00-\ud7af\u3040-\u30ff\uf
 # Vowel signs and accents are part of a word for the tokenizer, but no letters for `re`.
 _MARKS = "".join(mark for mark in map(chr, range(0x300, 0x1AFF)) if unicodedata.category(mark) in ("Mn", "Mc"))
 _WORD = re.compile(rf"[\u0e00-\u0e7f]+|[^\W_]+(?:[{_MARKS}]+[^\W_]*)*(?:['’][^\W\d_]+)?")
+_APOSTROPHE = re.compile("['’]")
 _MAX_TERMS = 48
 _PREFIX = 6
 _FEW_WORDS = 4
@@ -55,6 +56,14 @@ def words(text: str) -> Iterator[str]:
     """Yield every word in lower case; in scripts without spaces, every pair or triple of characters."""
     for match in _WORD.finditer(segment(text)):
         yield match[0].lower()
+
+
+def plain_words(text: str) -> Iterator[str]:
+    """Yield every word as FTS5's tokenizer splits it: in lower case, without accents, and in parts at an apostrophe."""
+    for word in words(text):
+        for part in _APOSTROPHE.split(word if word.isascii() else _without_marks(word)):
+            if part:
+                yield part
 
 
 def content_terms(text: str) -> list[str]:

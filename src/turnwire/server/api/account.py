@@ -3,7 +3,14 @@
 from fastapi import APIRouter, Request, Response
 
 from turnwire.core.codec import time_text
-from turnwire.core.contracts import Budget, description_of, starters_of, takes_attachments
+from turnwire.core.contracts import (
+    Budget,
+    attachment_types,
+    description_of,
+    starters_of,
+    takes_attachments,
+    takes_client_tools,
+)
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep
 from turnwire.server.auth import Caller
@@ -99,6 +106,8 @@ async def list_agents(services: ServicesDep, caller: Reading) -> Json:
                 "name": name,
                 "is_default": name == default,
                 "takes_attachments": takes_attachments(agent),
+                **({"attachment_types": types} if (types := attachment_types(agent)) else {}),
+                "takes_client_tools": takes_client_tools(agent),
                 "description": description_of(agent),
                 "starters": starters_of(agent),
             }

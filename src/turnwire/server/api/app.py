@@ -11,7 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api import account, documents, feedback, operations, push, schedules, sessions, shares, turns
+from turnwire.server.api import (
+    account,
+    documents,
+    feedback,
+    files,
+    operations,
+    push,
+    schedules,
+    sessions,
+    shares,
+    turns,
+)
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
 from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
@@ -23,6 +34,7 @@ _ROUTERS = (
     account.logins_router,
     account.agents_router,
     sessions.router,
+    files.router,
     turns.router,
     feedback.router,
     shares.router,

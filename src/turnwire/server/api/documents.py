@@ -2,24 +2,24 @@
 
 import asyncio
 from contextlib import suppress
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, UploadFile
 
-from turnwire.core.codec import clean_text, time_text
+from turnwire.core.codec import time_text
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of
-from turnwire.retrieval.index.library import Document, Library, Passage
+from turnwire.retrieval.index.contract import DocumentLibrary
+from turnwire.retrieval.index.library import Document, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
+from turnwire.server.attachments import MAX_NAME_LENGTH, clean_name
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 
 router = APIRouter(prefix="/v1/documents", tags=["documents"])
 
 _CONTEXT = 500
-_MAX_NAME_LENGTH = 255
 
 
 def _indexer(services: ServicesDep) -> DocumentIndexer:
@@ -98,7 +98,9 @@ async def delete(indexer: Indexer, caller: Writing, id: PathId) -> None:
     await indexer.remove(document.id)
 
 
-def _find(services: Services, indexer: DocumentIndexer, document_id: str, owner: str) -> tuple[Library, Document]:
+def _find(
+    services: Services, indexer: DocumentIndexer, document_id: str, owner: str
+) -> tuple[DocumentLibrary, Document]:
     """Return a document, or a note of the vault, and the library that holds it."""
     if services.vault is not None and services.vault is not indexer:
         with suppress(DocumentNotFoundError):
@@ -108,8 +110,8 @@ def _find(services: Services, indexer: DocumentIndexer, document_id: str, owner:
 
 def _file_name(path: str) -> str:
     """Return the last part of the client's file name, which is shown and never used as a path."""
-    name = clean_text(PurePosixPath(PureWindowsPath(path).name).name).strip()
-    if not name or len(name) > _MAX_NAME_LENGTH:
+    name = clean_name(path)
+    if not name or len(name) > MAX_NAME_LENGTH:
         raise HttpError(422, "invalid_request", "file: it needs a name of at most 255 characters")
     if format_of(name) is None:
         raise HttpError(415, "unsupported_format", f"{name} can't be read. Supported: {' '.join(sorted(SUFFIXES))}")

@@ -1,7 +1,6 @@
 """Schedules: messages that are sent at set times."""
 
 from fastapi import APIRouter
-from msgspec.structs import replace
 
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.errors import AgentNotFoundError
@@ -18,6 +17,9 @@ router = APIRouter(tags=["schedules"])
 async def add(services: ServicesDep, caller: Writing, body: ScheduleBody) -> Json:
     if body.agent is not None and body.agent not in services.agents:
         raise AgentNotFoundError(body.agent)
+    if body.channel is not None:
+        # Any user of the channel can be named, so this is for those who run the server.
+        caller.needs("operate")
     fields = body.model_dump()
     if body.session_id is not None:
         fields["session_id"] = (await services.store.find_session(caller.principal, body.session_id)).id
@@ -35,10 +37,11 @@ async def index(services: ServicesDep, caller: Reading) -> Json:
     return {"schedules": [await _schedule_json(services.scheduler, schedule) for schedule in found]}
 
 
-@router.patch("/v1/schedules/{id}", summary="Pause a schedule, or go on with it")
+@router.patch("/v1/schedules/{id}", summary="Pause a schedule, or go on with the times after now")
 async def change(services: ServicesDep, caller: Writing, id: PathId, body: SchedulePatch) -> Json:
-    schedule = replace(await _find(services.scheduler, caller.principal, id), paused=body.paused)
-    return await _schedule_json(services.scheduler, await services.scheduler.add(schedule))
+    schedule = await _find(services.scheduler, caller.principal, id)
+    changed = await services.scheduler.add(schedule.with_paused(body.paused, now_ms()))
+    return await _schedule_json(services.scheduler, changed)
 
 
 @router.delete("/v1/schedules/{id}", status_code=204, summary="Remove a schedule; its turns stay")

@@ -1,4 +1,4 @@
-"""Turns: their snapshots and logs, stopping them, and deciding about their tool calls. Their events are a stream."""
+"""Turns: their snapshots and logs, stopping them, and the answers that they wait for. Their events are a stream."""
 
 from contextlib import nullcontext
 from typing import Annotated
@@ -13,7 +13,7 @@ from turnwire.core.runner import ForkRequest
 from turnwire.core.seals import root_of
 from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
-from turnwire.server.messages import ApprovalBody, ForkBody, check_key
+from turnwire.server.messages import ApprovalBody, ForkBody, ReplyBody, ToolResultBody, check_key
 from turnwire.server.services import Services
 from turnwire.server.turns import snapshot_json, turn_json, turn_state
 
@@ -111,8 +111,30 @@ async def approve(
 ) -> Json:
     record = await services.store.find_turn(caller.principal, id)
     await services.runner.decide(
-        record.id, call_id, approved=body.approved, reason=body.reason, by=caller.principal, args=body.args
+        record.id,
+        call_id,
+        approved=body.approved,
+        reason=body.reason,
+        by=caller.principal,
+        args=body.args,
+        edited_args=body.edited_args,
     )
+    return await _snapshot(services, caller.principal, record.id)
+
+
+@router.post("/{id}/replies", summary="Answer a question that a turn waits for")
+async def reply(services: ServicesDep, caller: Approving, id: PathId, body: ReplyBody) -> Json:
+    record = await services.store.find_turn(caller.principal, id)
+    await services.runner.reply(
+        record.id, body.question_id, body.value, declined=body.declined, reason=body.reason, by=caller.principal
+    )
+    return await _snapshot(services, caller.principal, record.id)
+
+
+@router.post("/{id}/tool-results", summary="Send the result of a tool that the client has run")
+async def send_tool_result(services: ServicesDep, caller: Writing, id: PathId, body: ToolResultBody) -> Json:
+    record = await services.store.find_turn(caller.principal, id)
+    await services.runner.send_tool_result(record.id, body.call_id, body.output, is_error=body.is_error)
     return await _snapshot(services, caller.principal, record.id)
 
 

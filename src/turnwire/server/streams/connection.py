@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,9 @@ from turnwire.core.contracts import Control, Wire
 
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+_NO_SCOPE = nullcontext[asyncio.Timeout | None](None)
 
 
 class Connection:
@@ -112,6 +116,10 @@ class Connection:
         else:
             self.write(frame, last=True)
 
+    def detach(self) -> None:
+        """Drop the references to the reader, so that both are freed without the garbage collector."""
+        self.on_writable, self.takes_heartbeat = None, _never
+
     def abort(self) -> None:
         """Break the connection, so that the client cannot mistake what it has for the whole."""
         self.is_finished = True
@@ -130,7 +138,7 @@ class Connection:
         if self._is_broken:
             raise BrokenStreamError
         try:
-            async with asyncio.timeout(None) as self._scope:
+            async with _NO_SCOPE if self._direct else asyncio.timeout(None) as self._scope:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 return not self.is_finished
@@ -155,9 +163,10 @@ class Connection:
             self.on_writable()
 
     def _stop_waiting(self) -> None:
-        # Not every server reports the end of a response as a disconnect.
-        if self._scope is not None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        # Not every server reports the end of a response as a disconnect, as uvicorn does.
+        scope, self._scope = self._scope, None
+        if scope is not None:  # Only once: a scope that expires cannot be rescheduled.
+            scope.reschedule(asyncio.get_running_loop().time())
 
 
 class QuietConnection(Connection):

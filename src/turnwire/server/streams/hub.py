@@ -37,7 +37,8 @@ class StreamHub:
         self._heartbeat_ticks = round(settings.heartbeat / self._tick)
         self._write_ticks = round(settings.write_timeout / self._tick)
         self._lifetime_ticks = round(settings.stream_lifetime / self._tick)
-        self._connections: set[Connection] = set()
+        # In the order in which they were opened.
+        self._connections: dict[Connection, None] = {}
         self._open_by: Counter[str] = Counter()
         self._pumps: dict[tuple[str, str, Void], TurnPump] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -92,13 +93,13 @@ class StreamHub:
 
     def register(self, connection: Connection) -> None:
         """Manage a connection until it is disconnected."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._open_by[connection.principal] += 1
         if self._draining:
             connection.finish(_reconnect())
 
     def disconnect(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._release(connection.principal)
 
     def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:

@@ -118,7 +118,7 @@ class TurnPump:
 
     def _time_first_token(self, events: Sequence[LoggedEvent]) -> None:
         for logged in events:
-            if logged.type == "token":
+            if logged.is_token:
                 if self._created_at is not None and logged.at >= self._opened_at:
                     seconds = (now_ms() - self._created_at) / 1000
                     metrics.FIRST_TOKEN_DELIVERED.observe(seconds)
@@ -188,6 +188,7 @@ class TurnReader:
     def close(self) -> None:
         if self._catching_up is not None:
             self._catching_up.cancel()
+        self.connection.detach()
         self.pump.remove(self)
 
     def take(self, frames: list[bytes], is_last: bool) -> bool:

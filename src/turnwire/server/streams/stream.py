@@ -26,6 +26,7 @@ logger = logging.getLogger("turnwire.streams")
 
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
 _DEFAULT_WIRE = "sse_chat"
+_NO_HEADERS: Headers = []
 
 
 class StreamSource:
@@ -132,7 +133,7 @@ class Stream:
             self._forget_request()
 
     def _forget_request(self) -> None:
-        self._source, self._headers, self._error_headers = None, [], []
+        self._source, self._headers, self._error_headers = None, _NO_HEADERS, _NO_HEADERS
 
 
 def _start(status: int, headers: Headers) -> dict[str, object]:

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from turnwire.core.budget import day_of
 from turnwire.core.contracts import RUNNABLE, Accepted, Admission, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
-from turnwire.core.turns import TurnRecord, title_from
+from turnwire.core.files import default_title
+from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import to_entry_lines, to_lines
+from turnwire.stores.postgres.blobs import add_blobs, use_blobs
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection, NoPartition
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.registry import insert_session
@@ -83,8 +85,9 @@ async def _accept(
         return repeated, 0, []
     if new.session is not None:
         query = "SELECT 1 FROM turnwire.session WHERE principal = $1 AND external_id = $2"
-        if await connection.fetchval(query, record.principal, new.session.external_id):
-            raise SessionExistsError(new.session.external_id or "")
+        name = new.session.external_id
+        if name is not None and await connection.fetchval(query, record.principal, name):
+            raise SessionExistsError(name)
         await insert_session(connection, new.session)
     query = """
         SELECT EXISTS (SELECT 1 FROM turnwire.session WHERE id = $2 AND principal = $1),
@@ -104,6 +107,8 @@ async def _accept(
         query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
         check_fork(new.forked_from, await connection.fetchval(query, new.forked_from))
     number = await _insert(connection, new, record)
+    await add_blobs(connection, record.session_id, new.blobs, admission.max_file_bytes)
+    await use_blobs(connection, record.session_id, record.id, new.digests)
     if new.entries:
         query = "INSERT INTO turnwire.recorded_call (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, to_entry_lines(new.entries))
@@ -118,7 +123,7 @@ async def _accept(
 
 async def _insert(connection: DatabaseConnection, new: NewTurn, record: TurnRecord) -> int:
     attachments = record.options.get("attachments")
-    title = title_from(record.message)
+    title = default_title(record)
     return await connection.fetchval(
         _INSERT,
         record.id,

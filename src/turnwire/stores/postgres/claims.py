@@ -52,6 +52,11 @@ _CLAIMED = (
     f"SELECT {RECORD} FROM turnwire.head h JOIN turnwire.turn t ON t.id = h.id WHERE h.worker = $1 AND h.claim = $2"
     " ORDER BY h.number"
 )
+WORKERS = f"""
+    SELECT id, name, started_at, lease_until, draining,
+        (SELECT count(*) FROM turnwire.head WHERE head.worker = worker.id AND head.phase = 'running') AS running
+    FROM turnwire.worker WHERE lease_until > {NOW} ORDER BY started_at, id
+"""
 # The head is locked meanwhile, so that the turn cannot end between the check and the insert and leave a command behind.
 _COMMAND = """
     WITH target AS (
@@ -162,12 +167,7 @@ class PostgresClaims:
         await self._connections.execute("DELETE FROM turnwire.worker WHERE id = $1", worker)
 
     async def workers(self) -> list[Worker]:
-        query = f"""
-            SELECT id, name, started_at, lease_until, draining,
-                (SELECT count(*) FROM turnwire.head WHERE head.worker = worker.id AND head.phase = 'running') AS running
-            FROM turnwire.worker WHERE lease_until > {NOW} ORDER BY started_at, id
-        """
-        return [Worker(**dict(row)) for row in await self._connections.fetch(query, self._now())]
+        return [Worker(**dict(row)) for row in await self._connections.fetch(WORKERS, self._now())]
 
     async def command(self, command: Command) -> None:
         async def call(connection: DatabaseConnection, is_retry: bool) -> str | None:

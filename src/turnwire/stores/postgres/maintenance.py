@@ -13,6 +13,7 @@ from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
 from turnwire.core.seals import make_seal
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
+from turnwire.stores.postgres.blobs import expire_blobs, release_blobs
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.rows import NOW, RECORD, TURN, comparable, record_from
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition, lock_principal
@@ -35,6 +36,8 @@ class PostgresMaintenance:
             pass
         while await run(lambda connection, _: _expire_some(connection, expire_before)):
             pass
+        while await run(lambda connection, _: expire_blobs(connection, expire_before)):
+            pass
         await run(lambda connection, _: drop_partitions(connection, today - 1))
         query = f"DELETE FROM turnwire.worker WHERE lease_until < {NOW} - {_DEAD_WORKER_MS}"
         await self._connections.execute(query, self._now())
@@ -52,6 +55,7 @@ class PostgresMaintenance:
                 record = record_from(row)
                 if record.phase != "ended":
                     raise SessionBusyError(record.session_id, 1)
+                await release_blobs(connection, record.id)
                 await erase_turns(connection, "id", record.id)
                 query = "UPDATE turnwire.turn SET parent_turn_id = $1 WHERE session_id = $2 AND parent_turn_id = $3"
                 await connection.execute(query, record.parent_turn_id, record.session_id, record.id)

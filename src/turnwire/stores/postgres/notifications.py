@@ -7,10 +7,15 @@ so everything that is watched is also polled, in one query however much it is.
 A payload is a list of hints with spaces between them: `+<turn id>` for a commit, `=<key>` for any other change. After a
 commit there may be `*<first position>:<lines>`, the events as they are stored; 0x1f, which no line has, stands for a
 space. A process of an older version ignores them and reads.
+
+A commit is told only if another process watches the turn. `?<key>` says that a process watches a key, for a minute or
+until it says so again; `!` asks all processes to say what they watch. The writer of a turn answers the first `?` with a
+hint, because it has told no commit before.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,6 +38,10 @@ _PING_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 _SLOWEST_POLL_SECONDS = 1.0
 _MAX_ROWS = 200
+# A process repeats what it watches a few times before the others forget it.
+_REPEAT_SECONDS = 15.0
+_FORGET_SECONDS = 60.0
+_MAX_OWN_TURNS = 10_000
 
 # The keys whose mark has changed: a turn's last position, or the number of a session's last turn.
 _CHANGED = """
@@ -165,12 +174,16 @@ def payloads(hints: Iterable[str]) -> list[str]:
 
 
 class WatchedKey:
-    """A key with watchers. `mark` is what all of them know of, or None before any of them has read."""
+    """A key with watchers. `mark` is what all of them know of, or None before any of them has read.
 
-    __slots__ = ("count", "mark")
+    `is_own` is True if this process wrote the last commit that it knows of.
+    """
+
+    __slots__ = ("count", "is_own", "mark")
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_own = False
         self.mark: int | None = None
 
 
@@ -182,11 +195,15 @@ class CommitNotifier:
         self._watchers = Watchers()
         self._watched: dict[str, WatchedKey] = {}
         self._workers: set[str] = set()
+        # The keys that other processes watch, with the time to forget them; the turns that this process has written to.
+        self._elsewhere: dict[str, float] = {}
+        self._own_turns: dict[str, None] = {}
+        self._repeat_at = 0.0
         self._dirty: set[str] = set()
         self._must_poll = False
         self._wakeup = asyncio.Event()
         self._interval = _POLL_SECONDS
-        self._hints = NotificationListener(connections, self._on_hints, self._poll_soon) if with_hints else None
+        self._hints = NotificationListener(connections, self._on_hints, self._on_listening) if with_hints else None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -203,6 +220,8 @@ class CommitNotifier:
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         watched = self._watched.setdefault(key, WatchedKey())
+        if not watched.count:
+            self._send(f"?{key}")
         watched.count += 1
         self._interval = _POLL_SECONDS
         remove = self._watchers.add(key, wake)
@@ -221,7 +240,7 @@ class CommitNotifier:
         return unwatch
 
     def waits_at(self, turn_id: str, position: int) -> None:
-        """Note that a reader has found nothing after this position, and may wait now."""
+        """Note that a reader has read up to this position, where the log ended, and may wait now."""
         if (watched := self._watched.get(turn_id)) is not None:
             watched.mark = position if watched.mark is None else min(watched.mark, position)
 
@@ -234,10 +253,13 @@ class CommitNotifier:
     def committed(self, turn_id: str, events: Sequence[LoggedEvent]) -> None:
         """Notify of events that this process has committed."""
         if (watched := self._watched.get(turn_id)) is not None:
-            watched.mark = events[-1].position
+            watched.mark, watched.is_own = events[-1].position, True
             self._watchers.notify(turn_id, events)
-        if self._hints is not None:
-            self._hints.send(f"+{turn_id}", _hint_of(events))
+        self._own_turns[turn_id] = None
+        if len(self._own_turns) > _MAX_OWN_TURNS:
+            del self._own_turns[next(iter(self._own_turns))]
+        if turn_id in self._elsewhere:
+            self._send(f"+{turn_id}", _hint_of(events))
 
     def accepted(self, session_id: str, number: int) -> None:
         """Notify of a turn that this process has accepted."""
@@ -248,8 +270,11 @@ class CommitNotifier:
     def changed(self, key: str) -> None:
         """Notify of any other change."""
         self._watchers.notify(key, ())
+        self._send(f"={key}")
+
+    def _send(self, hint: str, events: str = "") -> None:
         if self._hints is not None:
-            self._hints.send(f"={key}")
+            self._hints.send(hint, events)
 
     # Changes by other processes
 
@@ -257,6 +282,12 @@ class CommitNotifier:
         for hint, following in zip(hints, (*hints[1:], ""), strict=True):
             kind, key = hint[:1], hint[1:]
             watched = self._watched.get(key)
+            if kind == "?":
+                self._on_watch(key)
+                continue
+            if kind == "!":
+                self._send_watched()
+                continue
             if watched is None:
                 continue
             if kind != "+":
@@ -276,9 +307,32 @@ class CommitNotifier:
         self._watchers.notify(key, events)
         return True
 
-    def _poll_soon(self) -> None:
+    def _on_watch(self, key: str) -> None:
+        """Note that another process watches a key."""
+        is_new = key not in self._elsewhere
+        self._elsewhere[key] = time.monotonic() + _FORGET_SECONDS
+        if is_new and key in self._own_turns:
+            self._send(f"+{key}")
+
+    def _send_watched(self) -> None:
+        """Tell the other processes what is watched here and not written here."""
+        self._repeat_at = time.monotonic() + _REPEAT_SECONDS
+        for key, watched in self._watched.items():
+            if not watched.is_own:
+                self._send(f"?{key}")
+
+    def _on_listening(self) -> None:
+        """Make up for the hints that were lost before."""
+        self._send("!")
+        self._send_watched()
         self._must_poll = True
         self._wakeup.set()
+
+    def _tend_watches(self) -> None:
+        now = time.monotonic()
+        self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
+        if now > self._repeat_at:
+            self._send_watched()
 
     async def _follow(self) -> None:
         while True:
@@ -301,6 +355,7 @@ class CommitNotifier:
 
     async def _poll(self) -> None:
         """Find what has changed of everything that is watched."""
+        self._tend_watches()
         workers = [key for key in self._watched if key in self._workers]
         if workers or RUNNABLE in self._watched:
             await self._poll_work(workers)
@@ -313,6 +368,9 @@ class CommitNotifier:
             if watched is None or watched.mark != old_mark:
                 continue  # A notification has come meanwhile, and is newer than this result.
             self._interval = _POLL_SECONDS
+            if is_turn and watched.is_own:
+                watched.is_own = False  # Another process writes it now.
+                self._send(f"?{key}")
             if is_turn and mark is not None and old_mark is not None and mark > old_mark:
                 self._dirty.add(key)
             else:

@@ -3,7 +3,7 @@
 import math
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, Seal, TurnFilter
+from turnwire.core.contracts import JournalEntry, Seal, TurnFilter, is_short
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, decode_seal, state_from
@@ -33,8 +33,8 @@ class PostgresQueries:
             lambda connection, _: read_log(connection, self._sealed_logs, turn_id, after, limit, epoch),
             retry_for=math.inf,
         )
-        if not events:
-            self._notifier.waits_at(turn_id, after)
+        if is_short(events, limit):
+            self._notifier.waits_at(turn_id, events[-1].position if events else after)
         return events
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:

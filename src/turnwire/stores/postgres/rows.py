@@ -59,8 +59,10 @@ _READ = f"""
         ) END AS epoch_there, found.first_position, found.body
     FROM turnwire.turn t LEFT JOIN LATERAL (
         SELECT e.first_position, e.last_position, e.body,
-            -- The rows before this one; the length of a row is known without reading it.
-            sum(octet_length(e.body)) OVER (ORDER BY e.last_position) - octet_length(e.body) AS bytes_before
+            -- The rows before this one, without the first, most of which may be before the page; the length of a row is
+            -- known without reading it.
+            sum(octet_length(e.body)) OVER (ORDER BY e.last_position) - octet_length(e.body)
+                - first_value(octet_length(e.body)) OVER (ORDER BY e.last_position) AS bytes_before
         FROM (
             SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
             WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2

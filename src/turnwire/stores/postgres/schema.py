@@ -1,11 +1,24 @@
 """The tables with their migrations, the partitions of events, and the advisory locks."""
 
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from turnwire.core.budget import DAY_MS
+from turnwire.core.budget import DAY_MS, day_of
+from turnwire.core.codec import now_ms
 from turnwire.core.errors import StoreUnusableError
-from turnwire.stores.postgres.connections import DatabaseConnection, LockNotAvailable
+from turnwire.stores.postgres.connections import (
+    RETRY,
+    Connections,
+    DatabaseConnection,
+    LockNotAvailable,
+    close_quietly,
+    is_transient,
+    unusable,
+)
+
+_OPEN_SECONDS = 3.0
 
 # Advisory locks share one number space with everything else in the database, so these numbers are unlikely ones.
 MIGRATION_LOCK = 0x7475726E_00000001
@@ -185,12 +198,197 @@ MIGRATIONS = (
     -- The evidence against tampering; logs that were sealed before have none.
     ALTER TABLE turnwire.sealed_log ADD COLUMN seal bytea;
     """,
+    """
+    -- Files of messages, once in each session.
+    CREATE TABLE turnwire.blob (
+        number bigserial PRIMARY KEY,
+        session_id text COLLATE "C" NOT NULL REFERENCES turnwire.session ON DELETE CASCADE,
+        digest text COLLATE "C" NOT NULL,
+        media_type text NOT NULL,
+        name text,
+        size bigint NOT NULL,
+        used_at bigint NOT NULL,
+        body bytea NOT NULL,
+        UNIQUE (session_id, digest)
+    );
+    ALTER TABLE turnwire.blob ALTER COLUMN body SET STORAGE EXTERNAL;
+    CREATE INDEX blob_by_use ON turnwire.blob (used_at);
+
+    -- The turns that need them.
+    CREATE TABLE turnwire.blob_use (
+        turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        digest text COLLATE "C" NOT NULL,
+        PRIMARY KEY (turn_id, digest)
+    );
+    """,
+    """
+    -- The document index. Words are split and stemmed by a configuration of its own, which knows no stop words.
+    CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
+    CREATE TEXT SEARCH CONFIGURATION turnwire.words (PARSER = default);
+    ALTER TEXT SEARCH CONFIGURATION turnwire.words
+        ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH turnwire.stems;
+
+    CREATE TABLE turnwire.index_version (version bigint NOT NULL);
+    INSERT INTO turnwire.index_version VALUES (0);
+    CREATE TABLE turnwire.document_root (
+        path text COLLATE "C" PRIMARY KEY,
+        is_own boolean NOT NULL          -- Turnwire's own documentation: it leaves when there is anything else
+    );
+    CREATE TABLE turnwire.document (
+        id text COLLATE "C" PRIMARY KEY,
+        root text COLLATE "C",           -- null for what was uploaded
+        name text COLLATE "C" NOT NULL,  -- the path below the root, or the name it was uploaded with
+        folded_name text NOT NULL,
+        folded_title text NOT NULL,
+        owner text COLLATE "C",          -- null for what everyone may read
+        title text NOT NULL,
+        format text NOT NULL,
+        digest text NOT NULL,
+        bytes bigint NOT NULL,
+        characters bigint NOT NULL,
+        pages integer,
+        passages integer NOT NULL,
+        length bigint NOT NULL,          -- the number of words in all passages
+        indexed_at bigint NOT NULL
+    );
+    CREATE INDEX document_by_root ON turnwire.document (root);
+    CREATE INDEX document_by_owner ON turnwire.document (owner);
+    CREATE TABLE turnwire.passage (
+        id bigserial PRIMARY KEY,        -- never given twice: who holds an old id must not find another text
+        document_id text COLLATE "C" NOT NULL REFERENCES turnwire.document ON DELETE CASCADE,
+        ordinal integer NOT NULL,
+        heading text NOT NULL,
+        text text NOT NULL,              -- up to the next passage: all of them joined are the document
+        char_start integer NOT NULL,
+        char_end integer NOT NULL,
+        line_start integer NOT NULL,
+        line_end integer NOT NULL,
+        page integer,
+        length integer NOT NULL,         -- the number of words
+        words tsvector NOT NULL,
+        UNIQUE (document_id, ordinal)
+    );
+    CREATE INDEX passage_by_word ON turnwire.passage USING gin (words);
+    CREATE TABLE turnwire.passage_vector (
+        passage_id bigint NOT NULL REFERENCES turnwire.passage ON DELETE CASCADE,
+        embedder text COLLATE "C" NOT NULL,
+        vector bytea NOT NULL,           -- float32, of length one
+        PRIMARY KEY (passage_id, embedder)
+    );
+    ALTER TABLE turnwire.passage_vector ALTER COLUMN vector SET STORAGE EXTERNAL;
+
+    -- Which process runs an extension. The epoch grows with every holder.
+    CREATE TABLE turnwire.extension_lease (
+        name text COLLATE "C" PRIMARY KEY,
+        holder text NOT NULL,
+        epoch bigint NOT NULL,
+        lease_until bigint NOT NULL
+    );
+    CREATE TABLE turnwire.secret (
+        name text COLLATE "C" PRIMARY KEY,
+        value bytea NOT NULL
+    );
+
+    -- The journal of the extensions, with the names of `extensions.db`: published events, the cursors of those who
+    -- have subscribed, the conversations of channels, and accepted messages until their answers are delivered.
+    CREATE TABLE turnwire.told (id bigserial PRIMARY KEY, at bigint, topic text, payload text);
+    CREATE TABLE turnwire.listener (name text PRIMARY KEY, topic text, told bigint);
+    CREATE TABLE turnwire.conversation (
+        channel_id text, user_id text, number bigint, last_at bigint, PRIMARY KEY (channel_id, user_id)
+    );
+    CREATE TABLE turnwire.delivery (
+        number bigserial PRIMARY KEY,
+        key text UNIQUE,
+        channel_id text,
+        user_id text,
+        principal text,
+        agent_id text,
+        session text,
+        text text,
+        at bigint,
+        turn_id text,
+        answer text,
+        delivered_at bigint
+    );
+    CREATE INDEX delivery_undelivered ON turnwire.delivery (number) WHERE delivered_at IS NULL;
+
+    -- The records of the Telegram channel, as in `telegram.db`.
+    CREATE TABLE turnwire.telegram_notes (name text PRIMARY KEY, value text NOT NULL);
+    CREATE TABLE turnwire.telegram_updates (update_id bigint PRIMARY KEY, at double precision NOT NULL);
+    CREATE TABLE turnwire.telegram_answers (
+        answer_id text PRIMARY KEY, user_id text NOT NULL, state text NOT NULL, text text, stopped integer NOT NULL,
+        reply_to bigint, buttons text, at double precision NOT NULL
+    );
+    CREATE TABLE turnwire.telegram_parts (
+        answer_id text NOT NULL, number integer NOT NULL, message_id bigint, sent_after bigint, shown text,
+        PRIMARY KEY (answer_id, number)
+    );
+    CREATE TABLE turnwire.telegram_asks (
+        answer_id text PRIMARY KEY, body bytea NOT NULL, at double precision NOT NULL
+    );
+    CREATE TABLE turnwire.telegram_floods (chat_id bigint PRIMARY KEY, until double precision NOT NULL);
+    CREATE TABLE turnwire.telegram_paired (
+        user_id bigint PRIMARY KEY, name text NOT NULL, at double precision NOT NULL
+    );
+    """,
 )
 
 
 async def lock_principal(connection: DatabaseConnection, principal: str) -> None:
     """Keep others from changing this principal's sessions and turns until the transaction is over."""
     await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('turnwire ' || $1, 0))", principal)
+
+
+Prepare = Callable[[DatabaseConnection, str], Awaitable[None]]
+
+
+async def open_database(connections: Connections, prepare: Prepare | None = None) -> None:
+    """Connect once and bring the tables up to date, or do what `prepare` does instead. Raises StoreUnusableError."""
+    end = time.monotonic() + _OPEN_SECONDS
+    failures = 0
+    location = connections.location
+    while True:
+        try:
+            connection = await connections.connect()
+            try:
+                await (prepare or _prepare)(connection, location)
+            finally:
+                await close_quietly(connection)
+            return
+        except StoreUnusableError:
+            raise
+        except Exception as error:
+            if not is_transient(error) or time.monotonic() > end:
+                raise unusable(location, error) from error
+        failures += 1
+        await RETRY.wait(failures)
+
+
+async def _prepare(connection: DatabaseConnection, location: str) -> None:
+    await migrate(connection, location)
+    today = day_of(now_ms())
+    await ensure_partition(connection, today, today + 1)
+
+
+async def check_version(connection: DatabaseConnection, location: str) -> None:
+    """Check that the tables are those of this version, and change nothing. Raises StoreUnusableError."""
+    if await connection.fetchval("SELECT to_regclass('turnwire.schema_version')::text") is None:
+        raise StoreUnusableError(location, "there are no logs in it; start a server with this database first")
+    version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
+    if version < len(MIGRATIONS):
+        raise StoreUnusableError(
+            location, f"its schema is {version}, this Turnwire needs {len(MIGRATIONS)}; start a server of this version"
+        )
+    if version > len(MIGRATIONS):
+        raise _newer(location, version)
+
+
+def _newer(location: str, version: int) -> StoreUnusableError:
+    return StoreUnusableError(
+        location,
+        f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
+        "upgrade turnwire, or give another database",
+    )
 
 
 async def migrate(connection: DatabaseConnection, location: str) -> None:
@@ -201,11 +399,7 @@ async def migrate(connection: DatabaseConnection, location: str) -> None:
         if await connection.fetchval("SELECT to_regclass('turnwire.schema_version')::text") is not None:
             version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
         if version > len(MIGRATIONS):
-            raise StoreUnusableError(
-                location,
-                f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
-                "upgrade turnwire, or give another database",
-            )
+            raise _newer(location, version)
         if version == 0:
             await connection.execute(
                 "CREATE SCHEMA IF NOT EXISTS turnwire;"

@@ -1,30 +1,19 @@
 """The PostgreSQL store: the logs of any number of processes, each of which commits its turns in groups."""
 
-import time
 from collections.abc import Callable
 
-from turnwire.core.budget import day_of
-from turnwire.core.codec import now_ms
-from turnwire.core.errors import StoreUnusableError
 from turnwire.stores.postgres.admission import PostgresAdmission
 from turnwire.stores.postgres.annotations import PostgresAnnotations
+from turnwire.stores.postgres.blobs import PostgresBlobs
 from turnwire.stores.postgres.claims import PostgresClaims
-from turnwire.stores.postgres.connections import (
-    PLANNED_ONCE,
-    RETRY,
-    Connections,
-    close_quietly,
-    is_transient,
-    unusable,
-)
+from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections
 from turnwire.stores.postgres.maintenance import PostgresMaintenance
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.queries import PostgresQueries
 from turnwire.stores.postgres.registry import PostgresRegistry
-from turnwire.stores.postgres.schema import ensure_partition, migrate
+from turnwire.stores.postgres.schema import open_database
 from turnwire.stores.postgres.writer import PostgresWriter
 
-_OPEN_SECONDS = 3.0
 _COMMIT_INTERVAL = 0.005
 
 
@@ -62,6 +51,7 @@ class PostgresStore:
         claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
         registry = PostgresRegistry(pool, notifier)
         annotations = PostgresAnnotations(pool)
+        blobs = PostgresBlobs(pool)
         maintenance = PostgresMaintenance(pool, now, seal_key)
 
         self.read = queries.read
@@ -102,6 +92,9 @@ class PostgresStore:
         self.list_sessions = registry.list_sessions
         self.rename_session = registry.rename_session
         self.delete_session = registry.delete_session
+        self.put_blob = blobs.put_blob
+        self.read_blob = blobs.read_blob
+        self.list_blobs = blobs.list_blobs
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key
@@ -114,31 +107,9 @@ class PostgresStore:
         self.dismiss = registry.dismiss
 
     async def open(self) -> None:
-        await self._prepare()
+        await open_database(self.connections)
         self._writer.start()
         self._notifier.start()
-
-    async def _prepare(self) -> None:
-        end = time.monotonic() + _OPEN_SECONDS
-        failures = 0
-        location = self.connections.location
-        while True:
-            try:
-                connection = await self.connections.connect()
-                try:
-                    await migrate(connection, location)
-                    today = day_of(now_ms())
-                    await ensure_partition(connection, today, today + 1)
-                finally:
-                    await close_quietly(connection)
-                return
-            except StoreUnusableError:
-                raise
-            except Exception as error:
-                if not is_transient(error) or time.monotonic() > end:
-                    raise unusable(location, error) from error
-            failures += 1
-            await RETRY.wait(failures)
 
     async def close(self) -> None:
         await self._writer.close()

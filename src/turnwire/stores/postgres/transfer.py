@@ -1,24 +1,31 @@
-"""The import of everything that another store has."""
+"""Access to a database from outside its servers: reading along, and the import of what another store has."""
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from turnwire.core.budget import day_of
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Annotation, ApiKey
+from turnwire.core.codec import LoggedEvent, now_ms
+from turnwire.core.contracts import Annotation, ApiKey, Wake, Worker
+from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.files import Blob
 from turnwire.core.seals import make_seal
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import encode_seal, seal, state_from, to_entry_lines, to_lines
+from turnwire.stores.lines import SealedLogs, encode_seal, seal, state_from, to_entry_lines, to_lines
 from turnwire.stores.postgres.annotations import INSERT, column_values
-from turnwire.stores.postgres.connections import DatabaseConnection
-from turnwire.stores.postgres.rows import folded
+from turnwire.stores.postgres.blobs import add_blobs
+from turnwire.stores.postgres.claims import WORKERS
+from turnwire.stores.postgres.connections import DatabaseConnection, Row
+from turnwire.stores.postgres.rows import NOW, RECORD, TURN, UNFINISHED, comparable, folded, read_log, record_from
 from turnwire.stores.postgres.schema import ensure_partition
+from turnwire.stores.postgres.shared_database import SharedDatabase
 from turnwire.stores.postgres.store import PostgresStore
-from turnwire.stores.rules import without_attachments
+from turnwire.stores.rules import Watchers, without_attachments
 from turnwire.stores.transfer import MovingTurn, TokensSpent
 
 _WHOLE_LOG = 2**30
+_NO_LIMIT = 2**62
 _TURN = """
     INSERT INTO turnwire.turn (id, day, session_id, principal, agent, message, folded_message, channel, external_id,
         parent_turn_id, idempotency_key, fingerprint, options, attachments, disconnect_grace, created_at, first_kept,
@@ -35,6 +42,84 @@ _HEAD = """
 _EVENT = (
     "INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body) VALUES ($1, $2, $3, $4, $5, $6)"
 )
+
+
+# Reading along
+
+_POLL_SECONDS = 0.25
+
+
+class PostgresArchive:
+    """A `LogReader` over the logs that servers write; it polls for changes, and changes nothing."""
+
+    def __init__(self, database: SharedDatabase) -> None:
+        """Connect. Raises StoreUnusableError, also for tables of another version."""
+        self._database = database
+        self._sealed_logs = SealedLogs()
+        self._watchers = Watchers()
+        self._poll: asyncio.Task[None] | None = None
+        database.open(migrate=False)
+
+    def close(self) -> None:
+        if self._poll is not None:
+            self._poll.cancel()
+        self._database.close()
+
+    @property
+    def location(self) -> str:
+        return self._database.location
+
+    def find_turn(self, turn_id: str) -> TurnRecord:
+        rows = self._fetch(f"SELECT {RECORD} FROM {TURN} WHERE t.id = $1", comparable(turn_id))
+        if not rows:
+            raise TurnNotFoundError(turn_id)
+        return record_from(rows[0])
+
+    def match_ids(self, part: str) -> list[str]:
+        """Return the ids of the turns that begin or end with `part`, newest first."""
+        is_part = "left(id, length($1)) = $1 OR right(id, length($1)) = $1"
+        query = f"SELECT id FROM turnwire.turn WHERE {is_part} ORDER BY number DESC"
+        return [row[0] for row in self._fetch(query, comparable(part))]
+
+    def list_turns(self, limit: int) -> list[TurnRecord]:
+        """Return the newest turns of all principals, newest first: access to the database is access to all of them."""
+        rows = self._fetch(f"SELECT {RECORD} FROM {TURN} ORDER BY t.number DESC LIMIT $1", limit)
+        return [record_from(row) for row in rows]
+
+    def list_unfinished(self, limit: int) -> list[TurnRecord]:
+        """Return the unfinished turns of all principals, oldest first."""
+        rows = self._fetch(f"SELECT {RECORD} FROM {UNFINISHED} ORDER BY h.number LIMIT $1", limit)
+        return [record_from(row) for row in rows]
+
+    def list_workers(self) -> list[Worker]:
+        return [Worker(**dict(row)) for row in self._fetch(WORKERS, None)]
+
+    def list_extensions(self) -> list[tuple[str, str]]:
+        """Return the extensions that run, and the process of each."""
+        query = f"SELECT name, holder FROM turnwire.extension_lease WHERE lease_until > {NOW} ORDER BY name"
+        return [(name, holder) for name, holder in self._fetch(query, None)]
+
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> list[LoggedEvent]:
+            return await read_log(connection, self._sealed_logs, turn_id, after, limit, epoch)
+
+        return await asyncio.to_thread(self._database.run, lambda connections: connections.run(call))
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        if self._poll is None:
+            self._poll = asyncio.create_task(self._poll_changes())
+        return self._watchers.add(key, wake)
+
+    async def _poll_changes(self) -> None:
+        while True:
+            self._watchers.notify_all()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _fetch(self, query: str, *values: object) -> list[Row]:
+        return self._database.run(lambda connections: connections.fetch(query, *values))
+
+
+# Importing
 
 
 class PostgresImport:
@@ -72,6 +157,9 @@ class PostgresImport:
                     )
 
         await self._connections.run(call)
+
+    async def take_blob(self, session_id: str, blob: Blob) -> None:
+        await self._connections.run(lambda connection, _: add_blobs(connection, session_id, [blob], _NO_LIMIT))
 
     async def take_turns(self, turns: Sequence[MovingTurn]) -> None:
         async def call(connection: DatabaseConnection, is_retry: bool) -> None:
@@ -125,6 +213,9 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn, key: bytes | N
     )
     if number is None:
         return  # An earlier attempt, whose reply was lost, has inserted it.
+    for digest in turn.digests:
+        query = "INSERT INTO turnwire.blob_use (turn_id, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+        await connection.execute(query, record.id, digest)
     if ended:
         evidence = turn.seal
         if evidence is None:  # The log has not been sealed before.

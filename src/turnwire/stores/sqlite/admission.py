@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from turnwire.core.contracts import Accepted, Admission, Command, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
-from turnwire.core.turns import Session, TurnRecord, title_from
+from turnwire.core.files import default_title
+from turnwire.core.turns import Session, TurnRecord
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rules import LogHead, check_admission, check_fork
+from turnwire.stores.sqlite.blobs import add_blobs, use_blobs
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.registry import insert_session
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
@@ -62,7 +64,7 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
         row_kept = connection.execute("SELECT first_kept FROM turn WHERE id = ?", (new.forked_from,)).fetchone()
         check_fork(new.forked_from, row_kept[0] if row_kept else None)
     if session is not None:
-        title = session.title or title_from(record.message)
+        title = session.title or default_title(record)
         insert_session(connection, replace(session, title=title, updated_at=record.created_at))
     elif record.parent_turn_id is None:
         query = "SELECT id FROM turn WHERE session_id = ? ORDER BY number DESC LIMIT 1"
@@ -75,6 +77,8 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
             (record.session_id,),
         )
     number = _insert(connection, new, record, row)
+    add_blobs(connection, record.session_id, new.blobs, admission.max_file_bytes)
+    use_blobs(connection, record.session_id, number, new.digests)
     connection.execute(
         "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
         (row, number, record.last_position, to_lines(new.opening)),
@@ -87,7 +91,7 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
     if session is None:
         connection.execute(
             "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",
-            (record.created_at, title_from(record.message), record.session_id),
+            (record.created_at, default_title(record), record.session_id),
         )
     return Accepted(record, created=True), number
 

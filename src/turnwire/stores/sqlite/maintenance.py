@@ -9,6 +9,7 @@ from turnwire.core.seals import make_seal
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
+from turnwire.stores.sqlite.blobs import expire_blobs, release_blobs
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.rows import find_turn, read_calls, read_rows
 from turnwire.stores.sqlite.writer import SqliteWriter, write_state
@@ -40,6 +41,8 @@ class SqliteMaintenance:
                 lambda connection, after=after: _trim_between(connection, live, after, first_new)
             )
         while await self._writer.write(lambda connection: _expire(connection, expire_before)):
+            pass
+        while await self._writer.write(lambda connection: expire_blobs(connection, expire_before)):
             pass
 
     async def complete_states(self) -> None:
@@ -116,6 +119,7 @@ def _delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -
     record = find_turn(connection, turn_id, principal)
     if record.phase != "ended":
         raise SessionBusyError(record.session_id, 1)
+    release_blobs(connection, record.id)
     erase_turns(connection, "id", record.id)
     query = "UPDATE turn SET parent_turn_id = ? WHERE session_id = ? AND parent_turn_id = ?"
     connection.execute(query, (record.parent_turn_id, record.session_id, record.id))
@@ -124,7 +128,7 @@ def _delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -
 
 def erase_turns(connection: sqlite3.Connection, column: str, value: str) -> None:
     """Delete the turns with this value in a column, and all that belongs to them."""
-    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command"):
+    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command", "blob_use"):
         connection.execute(f"DELETE FROM {table} WHERE turn IN (SELECT number FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM annotation WHERE turn_id IN (SELECT id FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM turn WHERE {column} = ?", (value,))

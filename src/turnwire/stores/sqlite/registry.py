@@ -80,6 +80,7 @@ class SqliteRegistry:
                 raise SessionBusyError(session.id, unfinished)
             erase_turns(connection, "session_id", session.id)
             connection.execute("DELETE FROM annotation WHERE session_id = ?", (session.id,))
+            connection.execute("DELETE FROM blob WHERE session_id = ?", (session.id,))
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 

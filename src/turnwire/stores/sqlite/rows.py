@@ -100,8 +100,8 @@ def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -
         row = cursor.fetchone()
         if row is None or row[0] != expected:
             return None
+        size += len(row[1]) if found else 0
         found.append(row[1:])
-        size += len(row[1])
         if size >= PAGE_BYTES:
             break
     return _events(found, after)
@@ -172,13 +172,16 @@ def read_calls(connection: sqlite3.Connection, number: int) -> bytes:
 
 
 def _events(rows: Iterable[tuple[bytes, int]], after: int) -> list[LoggedEvent]:
-    """Return the events of these rows, up to the row that fills a page."""
+    """Return the events of these rows, up to the row that fills a page.
+
+    The first row does not count, because most of it may be before the page.
+    """
     events: list[LoggedEvent] = []
     size = 0
     for body, last_position in rows:
         lines = body.split(b"\n")
+        size += len(body) if events else 0
         events += from_lines(lines, last_position - len(lines) + 1)
-        size += len(body)
         if size >= PAGE_BYTES:
             break
     # The first row may begin at or before `after`.

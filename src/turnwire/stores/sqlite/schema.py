@@ -145,6 +145,28 @@ MIGRATIONS = (
     -- The evidence against tampering; logs that were sealed before have none.
     ALTER TABLE sealed_log ADD COLUMN seal BLOB;
     """,
+    """
+    -- Files of messages, once in each session.
+    CREATE TABLE blob (
+        number INTEGER PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        media_type TEXT NOT NULL,
+        name TEXT,
+        size INTEGER NOT NULL,
+        used_at INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (session_id, digest)
+    );
+    CREATE INDEX blob_by_use ON blob (used_at);
+
+    -- The turns that need them.
+    CREATE TABLE blob_use (
+        turn INTEGER NOT NULL,
+        digest TEXT NOT NULL,
+        PRIMARY KEY (turn, digest)
+    ) WITHOUT ROWID;
+    """,
 )
 
 

@@ -10,6 +10,7 @@ from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import Leases
 from turnwire.stores.sqlite.admission import SqliteAdmission
 from turnwire.stores.sqlite.annotations import SqliteAnnotations
+from turnwire.stores.sqlite.blobs import SqliteBlobs
 from turnwire.stores.sqlite.claims import SqliteClaims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live_turn import LiveTurns
@@ -53,6 +54,7 @@ class SqliteStore:
         claims = SqliteClaims(self.readers, writer, turns)
         registry = SqliteRegistry(self.readers, self._searchers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
+        blobs = SqliteBlobs(self.readers, writer)
         maintenance = SqliteMaintenance(writer, turns, seal_key)
         writer.on_room = maintenance.complete_states
 
@@ -94,6 +96,9 @@ class SqliteStore:
         self.list_sessions = registry.list_sessions
         self.rename_session = registry.rename_session
         self.delete_session = registry.delete_session
+        self.put_blob = blobs.put_blob
+        self.read_blob = blobs.read_blob
+        self.list_blobs = blobs.list_blobs
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key

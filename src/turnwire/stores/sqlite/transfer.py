@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
 from turnwire.core.errors import StoreUnusableError
+from turnwire.core.files import Blob
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
 from turnwire.stores.sqlite.annotations import ANNOTATION_COLUMNS, annotation_from
+from turnwire.stores.sqlite.blobs import list_blobs, read_blob
 from turnwire.stores.sqlite.disk import BALLAST_NAME
 from turnwire.stores.sqlite.queries import HISTORY, NEXT
 from turnwire.stores.sqlite.rows import (
@@ -98,6 +100,9 @@ class SqliteArchive:
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return read_journal(self._connection, turn_id)
+
+    async def read_blob(self, session_id: str, digest: str) -> Blob | None:
+        return read_blob(self._connection, session_id, digest)
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         rows = self._connection.execute(HISTORY, (turn_id, limit)).fetchall()
@@ -237,6 +242,11 @@ class SqliteExport:
         rows = await self._readers.run(lambda connection: connection.execute(query, (session_id, limit)).fetchall())
         return [session_from(row) for row in rows]
 
+    async def blobs_of(self, session_id: str) -> AsyncIterator[Blob]:
+        for file in await self._readers.run(lambda connection: list_blobs(connection, session_id)):
+            if (blob := await self._store.read_blob(session_id, file.digest or "")) is not None:
+                yield blob
+
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
         return await self._readers.run(
             lambda connection: [
@@ -285,4 +295,5 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
         state=state,
         checkpoint=checkpoint[0] if checkpoint else None,
         command=Command(record.id, *command) if command and record.phase != "ended" else None,
+        digests=[row[0] for row in connection.execute("SELECT digest FROM blob_use WHERE turn = ?", (number,))],
     )

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, cast
 
 import httpx2
@@ -18,7 +18,8 @@ from mcp import Client, MCPError
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import ValidationError
 
-from turnwire.core.errors import AgentError, ToolError
+from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError
+from turnwire.core.waits import ask
 from turnwire.tools.mcp.server import MAX_TOOLS
 from turnwire.tools.mcp.transports import Transport, watch
 
@@ -28,6 +29,7 @@ _MAX_PAGES = 100
 _REFRESH_SECONDS = 60.0
 _CLOSE_SECONDS = 15.0
 _MAX_ERROR_TEXT = 2_000
+_MAX_QUESTION_TEXT = 4_000
 
 
 class McpConnection:
@@ -42,6 +44,8 @@ class McpConnection:
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._listed_at = 0.0
+        self._calls: list[_McpCall] = []
+        self._questions = _QuestionOrder()
         # In an empty context, because the connection belongs to no turn.
         self.task = asyncio.create_task(self._hold(transport), name=f"mcp-{server}", context=Context())
         # A callback, because a task that is cancelled before it begins never runs.
@@ -66,14 +70,49 @@ class McpConnection:
     async def call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> Any:
         """Call a tool and return its value; cancelling stops the server too. Raise ToolError for every failure."""
         assert self._client is not None
+        call = _McpCall(self._questions)
+        self._calls.append(call)
         try:
-            result = await self._client.call_tool(tool, arguments, progress_callback=progress)
+            async with call:
+                result = await self._client.call_tool(tool, arguments, progress_callback=progress)
         except MCPError as error:
             raise ToolError(self._explain(error)) from error
         except (RuntimeError, ValidationError) as error:
             reason = "broke off" if self.is_over else "answered with something else than it promised"
             raise ToolError(f"the MCP server {self._server!r} {reason}") from error
+        finally:
+            self._calls.remove(call)
         return _value_of(result)
+
+    # Elicitation: a server asks the user in the middle of a call
+
+    async def _elicit(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+        """Ask the user of the turn whose call this belongs to; the turn is suspended until there is a reply."""
+        if not isinstance(params, types.ElicitRequestFormParams):
+            return types.ElicitResult(action="decline")
+        # In the newest protocol this runs in the task of the call. In older ones a request does not name its call.
+        call = _running_call.get() or self._find_call()
+        if call is None:
+            return types.ErrorData(code=types.INVALID_REQUEST, message="several calls run, and only one may ask")
+        call.begin_question()
+        prompt = f"{self._server}: {params.message[:_MAX_QUESTION_TEXT]}"
+        question = asyncio.create_task(ask(prompt, params.requested_schema), context=call.context)
+        try:
+            return types.ElicitResult(action="accept", content=await question)
+        except QuestionDeclinedError:
+            return types.ElicitResult(action="decline")
+        except (AgentError, ValueError) as error:
+            return types.ErrorData(code=types.INVALID_PARAMS, message=str(error))
+        finally:
+            question.cancel()
+            call.is_asking = False
+
+    def _find_call(self) -> "_McpCall | None":
+        """Return the call that can have asked: the only one that runs and has not asked already."""
+        # From now on calls of this server are made one at a time, so that the next question has one owner.
+        self._questions.is_expected = True
+        calls = [call for call in self._calls if not call.is_asking]
+        return calls[0] if len(calls) == 1 else None
 
     async def close(self) -> None:
         """Close, and wait for the program to end, but not for one that cannot be killed."""
@@ -88,7 +127,12 @@ class McpConnection:
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._timeout):
-                    connecting = Client(watch(transport, self._ended), cache=None, message_handler=self._on_message)
+                    connecting = Client(
+                        watch(transport, self._ended),
+                        cache=None,
+                        message_handler=self._on_message,
+                        elicitation_callback=self._elicit,
+                    )
                     client = await stack.enter_async_context(connecting)
                     await self._list_tools(client)
                 self._client = client
@@ -154,6 +198,46 @@ class McpConnection:
             case _:
                 self._failure, detail = "it does not speak MCP as it should", f" ({type(error).__name__})"
         logger.warning("the MCP server %r is not available: %s%s", self._server, self._failure, detail)
+
+
+class _QuestionOrder:
+    """The order of calls of a server that asks: one at a time, but a call that waits for an answer lets others run."""
+
+    def __init__(self) -> None:
+        self.is_expected = False
+        self.room = asyncio.Lock()
+
+
+_running_call: ContextVar["_McpCall | None"] = ContextVar("turnwire_mcp_call", default=None)
+
+
+class _McpCall:
+    """A call that runs, and the context of its turn."""
+
+    def __init__(self, order: _QuestionOrder) -> None:
+        self.is_asking = False
+        self.context = copy_context()
+        self._order = order
+        self._has_room = False
+
+    async def __aenter__(self) -> None:
+        if self._order.is_expected:
+            await self._order.room.acquire()
+            self._has_room = True
+        self._token = _running_call.set(self)
+
+    async def __aexit__(self, *_: object) -> None:
+        _running_call.reset(self._token)
+        self._leave()
+
+    def begin_question(self) -> None:
+        self.is_asking = True
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._has_room:
+            self._has_room = False
+            self._order.room.release()
 
 
 def _first(error: Exception) -> Exception:

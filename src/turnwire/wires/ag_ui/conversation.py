@@ -4,7 +4,7 @@ The id of an assistant's message begins with the id of its turn, and each turn k
 answers. So a new turn continues the conversation that the client shows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import msgspec
@@ -13,7 +13,10 @@ from msgspec import Struct, field
 from turnwire.core.codec import clean_text
 from turnwire.core.contracts import OnBusy
 from turnwire.core.errors import ApprovalNotFoundError, SessionNotFoundError
+from turnwire.core.events import ApprovalRequestEvent, QuestionEvent
+from turnwire.core.ids import is_own_id
 from turnwire.core.turns import Message, Step, TurnRecord, TurnState
+from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
@@ -35,6 +38,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     parent: TurnRecord | None = None
     restart: bool = False
     history: list[Message] = field(default_factory=list[Message])
+    history_files: list[Attachment] = field(default_factory=list[Attachment])
     on_busy: OnBusy = "enqueue"
 
 
@@ -42,7 +46,8 @@ async def plan_for(services: Services, principal: str, body: RunInput) -> RunPla
     turns = await _turns_of(services, principal, body.thread_id)
     if not turns:
         limit = 2 * services.settings.history_turns
-        return RunPlan(history=history_of(body.earlier[-limit:]) if limit else [])
+        history, files = history_of(body.earlier[-limit:]) if limit else ([], [])
+        return RunPlan(history=history, history_files=files)
     by_id = {turn.id: turn for turn in turns}
     parent = next((turn for message in reversed(body.earlier) if (turn := _turn_of(message, turns, by_id))), None)
     restart = parent is None and not body.earlier and _turn_of(body.question, turns, by_id) is not None
@@ -76,11 +81,17 @@ def _turn_of(message: ThreadMessage, turns: list[TurnRecord], by_id: dict[str, T
     return next((turn for turn in reversed(turns) if (turn.options.get("message_id"), turn.message) == key), None)
 
 
-# Decisions
+# Answers
 
 
-def turn_of(entries: list[ResumeEntry]) -> str:
-    """Return the id of the turn that the entries decide about. Raises ApprovalNotFoundError, HttpError 422."""
+def turn_of(entries: list[ResumeEntry], results: list[ThreadMessage]) -> str | None:
+    """Return the id of the turn that waits for the entries or results; None if there are none of a turn.
+
+    Raises ApprovalNotFoundError, HttpError 422.
+    """
+    if not entries:
+        named = (result.tool_call_id.partition(":")[0] for result in reversed(results) if result.tool_call_id)
+        return next(filter(is_own_id, named), None)
     turns = {entry.interrupt_id.rpartition(":")[0] for entry in entries}
     if len(turns) != 1:
         raise HttpError(422, "invalid_request", "resume: the interrupts are of more than one run")
@@ -90,29 +101,86 @@ def turn_of(entries: list[ResumeEntry]) -> str:
     return turn_id
 
 
-async def decide(
-    services: Services, caller: Caller, record: TurnRecord, log: ThreadLog, entries: list[ResumeEntry]
-) -> int:
-    """Take all decisions or none, and return the number of the run that follows. Repeating them changes nothing.
+async def answer(services: Services, caller: Caller, record: TurnRecord, log: ThreadLog, body: RunInput) -> int | None:
+    """Take what the turn waits for: answers to all interrupts, and results of the client's tools; or nothing.
 
-    Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError, HttpError 422.
+    Return the number of the run that follows, None if there is nothing to take. Repeating answers changes nothing.
+    Raises ApprovalNotFoundError, the errors of `TurnRunner.decide`, `reply` and `send_tool_result`, HttpError 422.
     """
-    decided = {_position(entry, log): (entry, entry.approved) for entry in entries}
-    missing = sorted(log.open - decided.keys())
-    if missing and not log.open.isdisjoint(decided):
-        names = ", ".join(f"{record.id}:{position}" for position in missing)
-        raise HttpError(
-            422, "invalid_request", f"resume: every open interrupt is decided at once; there is also {names}"
+    answered = {_position(entry, log): entry for entry in body.resume or ()}
+    results = {call_id: result for result in body.results if (call_id := _client_call(result, record, log)) is not None}
+    if not answered and not results:
+        return None
+    _check_complete(record, log, answered.keys(), await turn_state(services.store, record), results.keys())
+    decisions = {
+        position: entry.approved
+        for position, entry in answered.items()
+        if isinstance(log.requests[position].event, ApprovalRequestEvent)
+    }
+    for call_id, result in results.items():
+        await services.runner.send_tool_result(
+            record.id, call_id, result.error or result.text, is_error=result.error is not None
         )
-    newest = {request.event.call_id: position for position, request in log.requests.items()}
-    for position, (entry, approved) in decided.items():
-        call_id = log.requests[position].event.call_id
-        if newest[call_id] != position:
-            continue  # Decided long ago; there is a newer request about the same call.
-        await services.runner.decide(
-            record.id, call_id, approved=approved, reason=entry.reason, by=caller.principal, args=entry.args
-        )
-    return max(log.requests[position].run for position in decided) + 1
+    for position, entry in answered.items():
+        await _answer_interrupt(services, caller, record, log, position, entry, decisions.get(position))
+    runs = [log.requests[position].run for position in answered]
+    return max([*runs, *(log.client_calls[call_id] for call_id in results)]) + 1
+
+
+def _check_complete(
+    record: TurnRecord, log: ThreadLog, answered: Set[int], state: TurnState, results: Set[str]
+) -> None:
+    """Raise HttpError 422 if only a part of what the turn waits for is answered: no run could follow."""
+    calls = {step.id for step in state.steps if step.runs_on == "client" and step.state == "running"}
+    if log.open.isdisjoint(answered) and calls.isdisjoint(results):
+        return  # A repeated request.
+    missing = [interrupt_id(record.id, position) for position in sorted(log.open - answered)]
+    missing += [f"{record.id}:{call_id}" for call_id in sorted(calls - results)]
+    if missing:
+        names = ", ".join(missing)
+        raise HttpError(422, "invalid_request", f"resume: everything open is answered at once; there is also {names}")
+
+
+async def _answer_interrupt(
+    services: Services,
+    caller: Caller,
+    record: TurnRecord,
+    log: ThreadLog,
+    position: int,
+    entry: ResumeEntry,
+    approved: bool | None,
+) -> None:
+    request = log.requests[position].event
+    if isinstance(request, QuestionEvent):
+        declined = entry.status == "cancelled"
+        value = None if declined else entry.payload
+        await services.runner.reply(record.id, request.id, value, declined=declined, by=caller.principal)
+        return
+    newest = max(at for at, other in log.requests.items() if _is_about(other.event, request.call_id))
+    if newest != position:
+        return  # Decided long ago; there is a newer request about the same call.
+    is_edited = request.editable and entry.args not in (None, request.args)
+    await services.runner.decide(
+        record.id,
+        request.call_id,
+        approved=approved is True,
+        reason=entry.reason,
+        by=caller.principal,
+        args=None if is_edited else entry.args,
+        edited_args=entry.args if is_edited else None,
+    )
+
+
+def _is_about(event: ApprovalRequestEvent | QuestionEvent, call_id: str) -> bool:
+    return isinstance(event, ApprovalRequestEvent) and event.call_id == call_id
+
+
+def _client_call(result: ThreadMessage, record: TurnRecord, log: ThreadLog) -> str | None:
+    """Return the id of the client's call that a tool message answers; None for a call of the server's."""
+    turn_id, _, shown_id = (result.tool_call_id or "").partition(":")
+    # A repeated call id has the position of the second call appended.
+    names = (shown_id, shown_id.rpartition("-")[0])
+    return next((name for name in names if turn_id == record.id and name in log.client_calls), None)
 
 
 def _position(entry: ResumeEntry, log: ThreadLog) -> int:
@@ -154,7 +222,8 @@ async def _unfinished_run(services: Services, record: TurnRecord, thread_id: str
     log = await read_runs(services.store, record.id, wire)
     run_id = RunName(record, len(log.starts)).name
     if not log.open:
-        return {"activeRun": {"runId": run_id}}
+        # A run that has ended with a call of the client's tool is none to join: the messages have the call.
+        return {} if log.pause else {"activeRun": {"runId": run_id}}
     last = log.pause.rpartition(b"data: ")[2]
     interrupts = msgspec.json.decode(last)["outcome"]["interrupts"]
     undecided = {interrupt_id(record.id, position) for position in log.open}
@@ -220,15 +289,16 @@ def _answer(
 
 def _tool_parts(turn_id: str, step: Step) -> Iterator[dict[str, Any]]:
     call = _call(turn_id, step)
+    is_open = step.state == "running" and step.runs_on == "client"
     states = {"waiting": "approval-requested", "failed": "error", "succeeded": "complete"}
     yield {
         "type": "tool-call",
         "id": call["id"],
         **call["function"],
         "input": step.args or {},
-        "state": states.get(step.state, "error"),
+        "state": "input-complete" if is_open else states.get(step.state, "error"),
     }
-    if step.state != "waiting":
+    if step.state != "waiting" and not is_open:
         is_done = step.state == "succeeded"
         unanswered = step.state == "running"
         content = result_text(is_done, TOOL_UNFINISHED if unanswered else step.result)

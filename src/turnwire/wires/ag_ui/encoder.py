@@ -23,7 +23,9 @@ from turnwire.core.events import (
     HandoffEvent,
     InputEvent,
     MessageEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -47,19 +49,22 @@ from turnwire.wires.ag_ui.frames import (
     RunToolCalls,
     SubAgents,
     application_name,
+    approval_interrupt,
     call_events,
     custom,
+    decided,
     event_json,
     interrupt_id,
     numbered,
+    question_interrupt,
     result_event,
     result_text,
     run_ended,
-    run_interrupted,
+    run_suspended,
     run_usage,
     unanswered,
 )
-from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, omit_none
+from turnwire.wires.framing import AnswerEvent, OpenWaits, answer_json, omit_none
 
 VERSIONS = (0, 1)
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
@@ -117,16 +122,17 @@ class RunEncoder:
         self._searches: dict[tuple[AgentPath, str], str] = {}
         self._usage: dict[str | None, Usage] = {}
         self._parent_ids: dict[AgentPath, str] = {}
-        self._approvals = RunInterrupts()
+        self._waits = OpenWaits()
+        self._interrupts = RunInterrupts()
         self._error: ErrorEvent | None = None
         self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         content = answer_json(logged.body)
-        if content and not self._approvals and (prefix := self._messages.answer_prefix):
+        if content and not self._waits and (prefix := self._messages.answer_prefix):
             self._sent += 1
             return b"id: %d\ndata: %b%b}\n\n" % (self._sent, prefix, content)
-        events = self._next_run() if self._approvals and logged.type not in SUSPENDED_TYPES else []
+        events = self._next_run() if self._waits and not self._waits.keeps(logged) else []
         if content:
             events += self._delta((), content, logged.position, is_reasoning=False)
         else:
@@ -136,7 +142,7 @@ class RunEncoder:
         return frames
 
     def pause(self) -> bytes:
-        return numbered(self._interrupted(), self._sent) if self._approvals else b""
+        return numbered(self._suspended(), self._sent) if self._waits else b""
 
     def _event(self, logged: LoggedEvent) -> Events:
         event, position = logged.event, logged.position
@@ -156,13 +162,20 @@ class RunEncoder:
                 return self._activity(event, position)
             case InputEvent():
                 return self._messages.end(path) + self._custom(logged, "turnwire.input")
+            case QuestionEvent():
+                return self._question(event, position)
+            case ReplyEvent():
+                return self._answer(event, custom("turnwire.reply", Raw(logged.body)))
             case CitationEvent():
                 return self._custom(logged, "turnwire.citation")
             case CustomEvent():
                 started = self._start_agents(path, position)
                 return [*started, custom(application_name(event.name), event.data, self._subagents.id_of(path))]
             case ToolCallEvent():
-                return [] if self._calls.is_open(event.call_id) else self._call(event, event.args, position)
+                if self._calls.is_open(event.call_id):
+                    return []
+                self._waits.begin(event)
+                return self._call(event, event.args, position)
             case ToolProgressEvent():
                 return self._progress(event, position)
             case ToolResultEvent():
@@ -170,8 +183,7 @@ class RunEncoder:
             case ApprovalRequestEvent():
                 return self._approval_request(event, position)
             case ApprovalResponseEvent():
-                call = self._calls.id_of(event.call_id)
-                return self._next_run() if self._approvals and self._approvals.decide(event, call) else []
+                return self._answer(event, decided(event, self._calls.id_of(event.call_id)))
             case UsageEvent():
                 self._usage[event.model] = add_usage(self._usage.get(event.model), event)
                 return []
@@ -192,20 +204,31 @@ class RunEncoder:
 
     # Runs
 
-    def _interrupted(self) -> Events:
-        """Return the end of a run that waits for approvals, without ending it."""
+    def _suspended(self) -> Events:
+        """Return the end of a run that waits for answers, without ending it."""
         return [
             *self._messages.ends(),
-            *self._subagents.ends(self._approvals.ids),
+            *self._subagents.ends(self._interrupts.ids),
             event_json("STEP_FINISHED", stepName=self._agent),
-            run_interrupted(self._runs.ids, self._approvals.interrupts, run_usage(self._usage)),
+            run_suspended(self._runs.ids, self._interrupts.all, run_usage(self._usage)),
         ]
 
+    def _answer(self, event: AnswerEvent, shown: bytes) -> Events:
+        """Keep an answer for the next run, which begins with the last one that the turn waits for."""
+        if not self._waits:
+            return []
+        self._interrupts.answers.append(shown)
+        if self._waits.is_last(event):
+            return self._next_run()
+        self._waits.end(event)
+        return []
+
     def _next_run(self) -> Events:
-        ended, decided = self._interrupted(), self._approvals.decided
+        ended, answers = self._suspended(), self._interrupts.answers
         self._clear()
-        self._approvals, self._usage = RunInterrupts(), {}
-        return ended + self._runs.next(self._agent) + decided
+        self._waits.clear()
+        self._interrupts, self._usage = RunInterrupts(), {}
+        return ended + self._runs.next(self._agent) + answers
 
     def _end(self, done: DoneEvent, position: int) -> Events:
         ended = self._messages.ends()
@@ -300,6 +323,10 @@ class RunEncoder:
 
     def _result(self, result: ToolResultEvent, position: int) -> Events:
         path = result.agent_path
+        if self._waits:
+            # The client has sent it, and has a message of its own for it.
+            value = {"toolCallId": self._calls.end(result.call_id), "success": result.success, "result": result.result}
+            return self._answer(result, custom("turnwire.tool_result", value))
         started = self._messages.end(path) + self._start_agents(path, position)
         if self._calls.id_of(result.call_id) is None:
             started += self._call(result, {}, position)
@@ -313,5 +340,14 @@ class RunEncoder:
         called = [] if self._calls.is_open(request.call_id) else self._call(request, request.args, position)
         started = self._messages.end(path) + self._start_agents(path, position)
         own_id, call = interrupt_id(self._turn_id, position), self._calls.id_of(request.call_id) or ""
-        self._approvals.add(own_id, request, call, self._subagents.id_of(path))
+        self._waits.begin(request)
+        self._interrupts.add(path, approval_interrupt(own_id, request, call, self._subagents.id_of(path)))
         return called + started
+
+    def _question(self, question: QuestionEvent, position: int) -> Events:
+        path = question.agent_path
+        started = self._messages.end(path) + self._start_agents(path, position)
+        self._waits.begin(question)
+        own_id = interrupt_id(self._turn_id, position)
+        self._interrupts.add(path, question_interrupt(own_id, question, self._subagents.id_of(path)))
+        return started

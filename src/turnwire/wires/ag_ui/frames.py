@@ -15,6 +15,7 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     DoneEvent,
     ErrorEvent,
+    QuestionEvent,
     ResponseEvent,
     Usage,
 )
@@ -26,7 +27,7 @@ Events = list[bytes]
 
 _PROTOCOL_VERSION = "1.0"
 _SUCCESSFUL = ("completed", "joined")
-_APPROVAL_SCHEMA = {
+_APPROVAL_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
     "required": ["approved"],
@@ -56,7 +57,7 @@ def application_name(name: str) -> str:
 
 
 class RunSequence:
-    """The runs of a turn: the first, and one more for each time the turn continues after an approval.
+    """The runs of a turn: the first, and one more for each time the turn continues after a wait.
 
     `run_ids` are the client's names for them, in order. A run without a name is named after the first run.
     """
@@ -122,8 +123,10 @@ def run_ended(
     return event_json("RUN_FINISHED", **run, result=result, outcome=outcome if has_outcome else None, usage=usage)
 
 
-def run_interrupted(run: dict[str, str], interrupts: list[dict[str, Any]], usage: list[dict[str, Any]] | None) -> bytes:
-    return event_json("RUN_FINISHED", **run, outcome={"type": "interrupt", "interrupts": interrupts}, usage=usage)
+def run_suspended(run: dict[str, str], interrupts: list[dict[str, Any]], usage: list[dict[str, Any]] | None) -> bytes:
+    """Return the end of a run that waits. A client runs its own tools after a run that has ended as any other."""
+    outcome = {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
+    return event_json("RUN_FINISHED", **run, outcome=outcome, usage=usage)
 
 
 def run_usage(by_model: Mapping[str | None, Usage]) -> list[dict[str, Any]] | None:
@@ -295,58 +298,68 @@ def result_text(success: bool, result: Any) -> str:
     return "" if result is None else text_or_json(result)
 
 
-# Approvals
+# Interrupts
 
 
 def interrupt_id(turn_id: str, position: int) -> str:
     return f"{turn_id}:{position}"
 
 
-class RunInterrupts:
-    """The approval requests that suspend a run. The run ends when all of them are decided.
+def approval_interrupt(own_id: str, request: ApprovalRequestEvent, call: str, agent: str | None) -> dict[str, Any]:
+    schema, editable = _APPROVAL_SCHEMA, {}
+    if request.editable:
+        arguments = {"type": "object", "description": "The arguments to run the tool with, if they are to be others."}
+        schema = {**schema, "properties": {**_APPROVAL_SCHEMA["properties"], "args": arguments}}
+        editable = {"editable": True}
+    return omit_none(
+        id=own_id,
+        reason="tool_call",
+        message=request.reason,
+        toolCallId=call,
+        responseSchema=schema,
+        # TanStack AI recognises an approval by this.
+        metadata={"kind": "approval", "toolName": request.tool, "input": request.args, **editable},
+        subagentRunId=agent,
+    )
 
-    `decided` holds the decisions that came before, which the next run begins with.
-    """
+
+def question_interrupt(own_id: str, question: QuestionEvent, agent: str | None) -> dict[str, Any]:
+    return omit_none(
+        id=own_id,
+        reason="input_required",
+        message=question.prompt,
+        responseSchema=question.schema,
+        metadata=omit_none(kind="question", questionId=question.id, callId=question.call_id),
+        subagentRunId=agent,
+    )
+
+
+def decided(decision: ApprovalResponseEvent, call: str | None) -> bytes:
+    value = omit_none(
+        toolCallId=call,
+        approved=decision.approved,
+        reason=decision.reason,
+        by=decision.by,
+        callId=decision.call_id,
+        args=decision.args,
+    )
+    return custom("turnwire.approval", value)
+
+
+class RunInterrupts:
+    """The interrupts of a run that waits, and the answers that came before the last one, for the next run."""
 
     def __init__(self) -> None:
-        self.decided: Events = []
-        self._interrupts: dict[AgentPath, list[dict[str, Any]]] = {}
-        self._undecided: set[str] = set()
+        self.answers: Events = []
+        self._by_path: dict[AgentPath, list[dict[str, Any]]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._interrupts)
-
-    def add(self, own_id: str, request: ApprovalRequestEvent, call: str, agent: str | None) -> None:
-        interrupt = omit_none(
-            id=own_id,
-            reason="tool_call",
-            message=request.reason,
-            toolCallId=call,
-            responseSchema=_APPROVAL_SCHEMA,
-            # TanStack AI recognises an approval by this.
-            metadata={"kind": "approval", "toolName": request.tool, "input": request.args},
-            subagentRunId=agent,
-        )
-        self._interrupts.setdefault(request.agent_path, []).append(interrupt)
-        self._undecided.add(request.call_id)
-
-    def decide(self, decision: ApprovalResponseEvent, call: str | None) -> bool:
-        """Record a decision and return True if all requests are decided now."""
-        value = omit_none(
-            toolCallId=call,
-            approved=decision.approved,
-            reason=decision.reason,
-            by=decision.by,
-            callId=decision.call_id,
-        )
-        self.decided.append(custom("turnwire.approval", value))
-        self._undecided.discard(decision.call_id)
-        return not self._undecided
+    def add(self, path: AgentPath, interrupt: dict[str, Any]) -> None:
+        self._by_path.setdefault(path, []).append(interrupt)
 
     @property
-    def interrupts(self) -> list[dict[str, Any]]:
-        return [interrupt for interrupts in self._interrupts.values() for interrupt in interrupts]
+    def all(self) -> list[dict[str, Any]]:
+        return [interrupt for interrupts in self._by_path.values() for interrupt in interrupts]
 
     @property
     def ids(self) -> dict[AgentPath, list[str]]:
-        return {path: [interrupt["id"] for interrupt in interrupts] for path, interrupts in self._interrupts.items()}
+        return {path: [interrupt["id"] for interrupt in interrupts] for path, interrupts in self._by_path.items()}

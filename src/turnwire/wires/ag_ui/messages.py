@@ -1,21 +1,24 @@
-"""The request bodies of AG-UI clients: a thread, a run of it, its messages, and approval decisions.
+"""The request bodies of AG-UI clients: a thread, a run of it, its messages, and the answers that a turn waits for.
 
 Turnwire's own message options are read from `forwardedProps`.
 """
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, Literal, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
+from turnwire.server.attachments import Attachment, file_fields
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import ClientId, WireMessageBody, parse_fields
+from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer")
+_FILE_PARTS = ("image", "audio", "video", "document", "binary")
 _IGNORED_ROLES = ("system", "developer", "activity", "reasoning")
 
 
@@ -39,6 +42,7 @@ class ThreadMessage(BaseModel):
     content: Any = None
     tool_calls: list[ToolCall] | None = Field(None, alias="toolCalls")
     tool_call_id: str | None = Field(None, alias="toolCallId")
+    error: str | None = None
     subagent_run_id: str | None = Field(None, alias="subagentRunId")
 
     @property
@@ -46,13 +50,23 @@ class ThreadMessage(BaseModel):
         content = self.content
         if not isinstance(content, list):
             return content if isinstance(content, str) else ""
-        parts = (cast("dict[str, Any]", part) for part in cast("list[Any]", content) if isinstance(part, dict))
-        pieces = (part.get("text", part.get("content")) for part in parts if part.get("type") == "text")
+        pieces = (part.get("text", part.get("content")) for part in self._parts if part.get("type") == "text")
         return "\n".join(piece for piece in pieces if isinstance(piece, str))
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """Return the files as fields of attachments."""
+        return [_file_fields(part) for part in self._parts if part.get("type") in _FILE_PARTS]
+
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        content: Any = self.content
+        parts = cast("list[Any]", content) if isinstance(content, list) else []
+        return [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
 
 
 class ResumeEntry(BaseModel):
-    """A person's decision about an interrupt."""
+    """A person's answer to an interrupt: a decision, or the reply to a question."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -77,7 +91,8 @@ class ResumeEntry(BaseModel):
 
     @property
     def args(self) -> dict[str, Any] | None:
-        args = self._fields.get("args")
+        """Return the arguments that the person saw, or has changed."""
+        args = self._fields.get("args", self._fields.get("editedArgs"))
         return cast("dict[str, Any]", args) if isinstance(args, dict) else None
 
     @property
@@ -87,7 +102,7 @@ class ResumeEntry(BaseModel):
 
 
 class RunInput(BaseModel):
-    """`RunAgentInput`. Turnwire does not call a client's own tools, so `tools` is not read."""
+    """`RunAgentInput`."""
 
     model_config = ConfigDict(title="RunAgentInput", populate_by_name=True)
 
@@ -98,12 +113,21 @@ class RunInput(BaseModel):
     messages: list[ThreadMessage] = Field(default=[], description="The thread; the user's last message is answered.")
     context: list[dict[str, Any]] = Field(default=[], description="Passed to the agent in `turn.options`.")
     state: Any = Field(None, description="Passed to the agent in `turn.options`.")
-    resume: list[ResumeEntry] | None = Field(None, description="The decisions about interrupts.")
+    tools: ClientTools = Field(default=[], description="Tools that the client runs.")
+    resume: list[ResumeEntry] | None = Field(None, description="The answers to interrupts.")
     forwarded_props: dict[str, Any] | None = Field(
         None,
         alias="forwardedProps",
         description="May have the message options `agent`, `on_busy`, `on_disconnect`, `review`, `answer`.",
     )
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _declared_tools(cls, tools: Any) -> Any:
+        """Keep the fields of a tool that Turnwire reads; clients add others, and send empty ones."""
+        if not isinstance(tools, list):
+            return tools
+        return [_declared_tool(tool) for tool in cast("list[Any]", tools)]
 
     @property
     def version(self) -> int:
@@ -119,6 +143,12 @@ class RunInput(BaseModel):
         return self.messages[: self._question_index]
 
     @property
+    def results(self) -> list[ThreadMessage]:
+        """Return the tool messages at the end, of the server's tools too."""
+        shown = (message for message in reversed(self.messages) if message.role not in _IGNORED_ROLES)
+        return list(takewhile(lambda message: message.role == "tool", shown))[::-1]
+
+    @property
     def _question_index(self) -> int:
         for index in reversed(range(len(self.messages))):
             role = self.messages[index].role
@@ -127,8 +157,15 @@ class RunInput(BaseModel):
             if role not in _IGNORED_ROLES:
                 break
         raise HttpError(
-            422, "invalid_request", "messages: the last message must be the user's, unless `resume` has decisions"
+            422, "invalid_request", "messages: the last message must be the user's, or answer what a turn waits for"
         )
+
+
+def _declared_tool(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    fields = cast("dict[str, Any]", tool)
+    return {name: fields[name] for name in ("name", "description", "parameters") if fields.get(name)}
 
 
 class StopBody(BaseModel):
@@ -147,24 +184,47 @@ def run_message_body(body: RunInput, on_busy: OnBusy) -> WireMessageBody:
         "on_busy": on_busy,
         **omit_none(**{name: options.get(name) for name in _OPTIONS}),
         "message": body.question.text,
+        "attachments": body.question.files,
+        "metadata": {name: value for name, value in options.items() if name not in _OPTIONS} or None,
         "session_id": body.thread_id,
         "turn_id": body.run_id,
+        "tools": [tool.model_dump() for tool in body.tools],
         "extra_options": omit_none(message_id=body.question.id, context=body.context or None, state=body.state or None),
     }
     return parse_fields(WireMessageBody, fields)
 
 
-def history_of(messages: list[ThreadMessage]) -> list[Message]:
-    """Return a conversation from elsewhere as an agent's history, without system messages and sub-agents."""
+def _file_fields(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a file part as fields of an attachment: one with a `source`, or a `binary` one of before 1.0."""
+    source = cast("dict[str, Any]", part["source"]) if isinstance(part.get("source"), dict) else part
+    value = source.get("value")
+    data = value if source.get("type") == "data" else source.get("data")
+    media_type, name = source.get("mimeType"), part.get("filename")
+    if isinstance(data, str):
+        return {"data": data, "media_type": media_type, "name": name}
+    url = value if source.get("type") == "url" else source.get("url")
+    if isinstance(url, str):
+        return file_fields(url, media_type=media_type, name=name, kind=str(part.get("type")))
+    return {"digest": value if source.get("type") == "file" else source.get("id"), "name": name}
+
+
+def history_of(messages: list[ThreadMessage]) -> tuple[list[Message], list[Attachment]]:
+    """Return a conversation from elsewhere as an agent's history, without system messages and sub-agents.
+
+    The second value has its files.
+    """
     results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
-    return [entry for message in messages for entry in _history(message, results)]
+    files: list[Attachment] = []
+    return [entry for message in messages for entry in _history(message, results, files)], files
 
 
-def _history(message: ThreadMessage, results: dict[str | None, str]) -> Iterator[Message]:
+def _history(message: ThreadMessage, results: dict[str | None, str], files: list[Attachment]) -> Iterator[Message]:
     if message.subagent_run_id is not None:
         return
     if message.role == "user":
-        yield Message("user", message.text)
+        attached = [parse_fields(Attachment, fields) for fields in message.files]
+        files += attached
+        yield Message("user", message.text, attachments=tuple(file.described() for file in attached))
     if message.role != "assistant":
         return
     # Model providers refuse a call without a result.

@@ -12,27 +12,36 @@ from msgspec.structs import replace
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader, Store, Wire
 from turnwire.core.errors import BadCursorError, TurnNotFoundError
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    Event,
+    QuestionEvent,
+    ReplyEvent,
+    ToolCallEvent,
+)
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.streams.resume import FRAMES, CountFinder, ResumePoint, count_frames, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
 _MAX_NAMES = 10_000
+_WAIT_EVENTS = ("approval_request", "approval_response", "question", "reply", "tool_call")
 
 
 class RunRequest(Struct, frozen=True):
-    """A request for a decision, and the number of the run that made it."""
+    """An interrupt, and the number of the run that it has ended."""
 
-    event: ApprovalRequestEvent
+    event: ApprovalRequestEvent | QuestionEvent
     run: int
 
 
 class ThreadLog(CountFinder):
     """The runs of a turn, as its log shows them, and the point after frame `after`, at the earliest in run `number`.
 
-    `starts` are the numbers of frames before each run; `requests` are the requests for decisions by their positions,
-    `open` those that are undecided; `pause` is how a run that waits ends.
+    `starts` are the numbers of frames before each run; `requests` are the interrupts by their positions, `open` those
+    that are not answered; `client_calls` are the runs that have ended with a call of one of the client's tools, by call
+    id; `pause` is how a run that waits ends.
     """
 
     def __init__(self, wire: Wire, number: int = 1, after: int = 0) -> None:
@@ -46,6 +55,7 @@ class ThreadLog(CountFinder):
         self.starts = [0]
         self.requests: dict[int, RunRequest] = {}
         self.open: set[int] = set()
+        self.client_calls: dict[str, int] = {}
         self._newest: dict[str, int] = {}
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
@@ -53,19 +63,31 @@ class ThreadLog(CountFinder):
             self.starts.append(self.seen + count_frames(self.pause))
             if len(self.starts) == self._number:
                 self.count = max(self._after, self.starts[-1])
-        if logged.type in ("approval_request", "approval_response"):
-            self._note(logged)
+        if logged.type in _WAIT_EVENTS:
+            self._note(logged.event, logged.position)
         super().see(logged, frame)
         return False
 
-    def _note(self, logged: LoggedEvent) -> None:
-        event = logged.event
-        assert isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
-        self.open.discard(self._newest.get(event.call_id, 0))
-        if isinstance(event, ApprovalRequestEvent):
-            self._newest[event.call_id] = logged.position
-            self.requests[logged.position] = RunRequest(event, len(self.starts))
-            self.open.add(logged.position)
+    def _note(self, event: Event, position: int) -> None:
+        match event:
+            case ApprovalRequestEvent():
+                self.open.discard(self._newest.get(event.call_id, 0))
+                self._request(event.call_id, event, position)
+            case QuestionEvent():
+                self._request(event.id, event, position)
+            case ApprovalResponseEvent():
+                self.open.discard(self._newest.get(event.call_id, 0))
+            case ReplyEvent():
+                self.open.discard(self._newest.get(event.question_id, 0))
+            case ToolCallEvent(runs_on="client"):
+                self.client_calls[event.call_id] = len(self.starts)
+            case _:
+                pass
+
+    def _request(self, name: str, event: ApprovalRequestEvent | QuestionEvent, position: int) -> None:
+        self._newest[name] = position
+        self.requests[position] = RunRequest(event, len(self.starts))
+        self.open.add(position)
 
 
 class RunName(Struct, frozen=True):

@@ -13,14 +13,14 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import start_turn, stop_turns
-from turnwire.wires.ag_ui.conversation import decide, plan_for, thread_json, turn_of
+from turnwire.wires.ag_ui.conversation import answer, plan_for, thread_json, turn_of
 from turnwire.wires.ag_ui.encoder import AgUi
-from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, StopBody, run_message_body
+from turnwire.wires.ag_ui.messages import RunInput, StopBody, run_message_body
 from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number, read_runs
 
 
 async def run(names: RunNames, request: Request, services: Services) -> Stream:
-    """Start a turn, join the one that the run names, or continue one that has waited for decisions."""
+    """Start a turn, join the one that the run names, or continue one that has waited for answers."""
     request.caller.needs("write")
     body = parse_json(RunInput, await request.json_body())
     if body.run_id is None and (run_id := request.header(b"x-run-id")):
@@ -28,9 +28,8 @@ async def run(names: RunNames, request: Request, services: Services) -> Stream:
     after = _last_event(request) or 0
     with services.streams.room(request.caller.principal):
         created = False
-        if body.resume:
-            named = await _resume(names, request, services, body, body.resume)
-        else:
+        named = await _resume(names, request, services, body) if body.resume or body.results else None
+        if named is None:
             named, created = await _start(request, services, body)
         wire = named.wire(body.thread_id or named.record.session_id, body.version)
         is_new = created and not after
@@ -50,24 +49,29 @@ async def _start(request: Request, services: Services, body: RunInput) -> tuple[
         parent=plan.parent,
         restart=plan.restart,
         history=plan.history,
+        history_files=plan.history_files,
         channel="ag_ui",
     )
     return RunName(accepted.record, client_name=body.run_id or ""), accepted.created
 
 
-async def _resume(
-    names: RunNames, request: Request, services: Services, body: RunInput, entries: list[ResumeEntry]
-) -> RunName:
-    """Take the decisions, and return the run that follows them."""
-    request.caller.needs("approve")
+async def _resume(names: RunNames, request: Request, services: Services, body: RunInput) -> RunName | None:
+    """Take what a turn waits for, and return the run that follows; None if there is nothing to take."""
+    if body.resume:
+        request.caller.needs("approve")
     principal, store = request.caller.principal, services.store
-    record = await store.find_turn(principal, turn_of(entries))
+    turn_id = turn_of(body.resume or [], body.results)
+    if turn_id is None:
+        return None
+    record = await store.find_turn(principal, turn_id)
     if body.thread_id is not None:
         session = await store.find_session(principal, body.thread_id)
         if session.id != record.session_id:
             raise TurnNotFoundError(record.id)
     log = await read_runs(store, record.id, AgUi(version=body.version))
-    number = await decide(services, request.caller, record, log, entries)
+    number = await answer(services, request.caller, record, log, body)
+    if number is None:
+        return None
     record = await store.find_turn(principal, record.id)
     named = RunName(record, number, body.run_id or "", body.parent_run_id or "")
     names.remember(principal, named)
@@ -140,11 +144,12 @@ def routes() -> list[Route]:
             "POST",
             "/ag-ui",
             partial(run, names),
-            "Run a thread's agent: send a message, join a run, or decide about interrupts",
+            "Run a thread's agent: send a message, join a run, or send what a turn waits for",
             _TAG,
             [_LAST_ID],
             RunInput,
             _STREAM,
+            takes_files=True,
         ),
         Route(
             "GET",

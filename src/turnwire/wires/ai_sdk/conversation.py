@@ -5,6 +5,7 @@ the id of its turn. So a new turn continues the conversation that the client sho
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +14,8 @@ from msgspec import Struct, field
 from turnwire.core.contracts import OnBusy
 from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
 from turnwire.core.ids import is_own_id
-from turnwire.core.turns import Message, TurnRecord
+from turnwire.core.turns import Message, Step, TurnRecord
+from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
@@ -21,8 +23,15 @@ from turnwire.server.streams.resume import ResumePoint, find_start, void_of
 from turnwire.server.turns import is_abandoned, start_turn, turn_state
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.frames import chunk
-from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, chat_message_body, history_of
-from turnwire.wires.ai_sdk.resume import find_decision, parse_run_id
+from turnwire.wires.ai_sdk.messages import (
+    ApprovalPart,
+    ChatBody,
+    UIMessage,
+    UIPart,
+    chat_message_body,
+    history_of,
+)
+from turnwire.wires.ai_sdk.resume import find_answer, parse_run_id
 
 _MAX_TURNS = 200
 
@@ -38,6 +47,7 @@ class ChatPlan(Struct, frozen=True, kw_only=True):
     parent: TurnRecord | None = None
     restart: bool = False
     history: list[Message] = field(default_factory=list[Message])
+    history_files: list[Attachment] = field(default_factory=list[Attachment])
     on_busy: OnBusy = "enqueue"
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     key: str | None = None
@@ -56,15 +66,15 @@ async def plan_for(services: Services, principal: str, body: ChatBody) -> ChatPl
     options: dict[str, Any] = {}
     if message.id:
         options["message_id"] = message.id
-    if message.files:
-        options["files"] = message.files
     if regenerates and replaced:
         options["regenerates"] = replaced.id
+    history, history_files = ([], []) if turns else _client_history(services, body)
     return ChatPlan(
         session_id=body.id or session_id,
         parent=parent,
         restart=replaced is not None and parent is None,
-        history=[] if turns else _client_history(services, body),
+        history=history,
+        history_files=history_files,
         on_busy=body.on_busy or _on_busy(services, replaced, turns),
         options=options,
         key=_key(body.id or session_id, message, regenerates, replaced),
@@ -118,10 +128,10 @@ async def _parent_of(
     return None
 
 
-def _client_history(services: Services, body: ChatBody) -> list[Message]:
-    """Return the client's earlier messages, which a new session keeps from its first turn on."""
+def _client_history(services: Services, body: ChatBody) -> tuple[list[Message], list[Attachment]]:
+    """Return the client's earlier messages and their files, which a new session keeps from its first turn on."""
     limit = 2 * services.settings.history_turns
-    return history_of(body.all_messages[:-1][-limit:]) if limit else []
+    return history_of(body.all_messages[:-1][-limit:]) if limit else ([], [])
 
 
 def _on_busy(services: Services, replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
@@ -144,38 +154,87 @@ def _key(chat: str | None, message: UIMessage, regenerates: bool, replaced: Turn
     return "ai_sdk:" + hashlib.sha256(msgspec.json.encode([chat, *parts])).hexdigest()
 
 
-# Decisions
+# Answers
 
 _EXACT, _LARGEST = 2**53, 2**1023
 
 
-async def decide(services: Services, caller: Caller, record: TurnRecord, message: UIMessage) -> set[str]:
-    """Take the decisions in a message, and return the ids of their calls. Repeating them changes nothing.
+async def answer(services: Services, caller: Caller, record: TurnRecord, message: UIMessage) -> set[str]:
+    """Take the answers in a message: decisions, and outputs of the client's tools and of questions.
 
-    Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError, HttpError 422.
+    Return the ids of the calls and questions. Repeating answers changes nothing. Raises the errors of
+    `TurnRunner.decide`, `reply` and `send_tool_result`, HttpError 422.
     """
     state = await turn_state(services.store, record)
     steps = {step.id: step for step in state.steps if step.kind == "tool"}
-    decided: set[str] = set()
+    questions = {question.id: question for question in state.questions}
+    answered: set[str] = set()
     for part in message.parts:
-        if (decision := part.decision) is None:
-            continue
-        if decision.approved is None:
-            raise HttpError(422, "invalid_request", "approval: neither approved nor denied")
-        # A repeated call id has the position of the second call appended.
-        candidates = (decision.id, decision.id.rpartition("-")[0])
-        call_id = next((candidate for candidate in candidates if candidate in steps), decision.id)
-        args = steps[call_id].args if call_id in steps else None
-        await services.runner.decide(
-            record.id,
-            call_id,
-            approved=decision.approved,
-            reason=decision.reason,
-            by=caller.principal,
-            args=args if _as_shown(args) == _as_shown(part.input) else part.input,
-        )
-        decided.add(call_id)
-    return decided
+        if (decision := part.decision) is not None:
+            call_id = _known_id(decision.id, steps)
+            await _decide(services, caller, record, steps.get(call_id), part, decision, call_id)
+            answered.add(call_id)
+        elif part.has_output and (question := questions.get(part.call_id or "")):
+            if question.state == "open":
+                await _reply(services, caller, record, question.id, part)
+            answered.add(question.id)
+        elif part.has_output and (call_id := _known_id(part.call_id or "", steps)) in steps:
+            step = steps[call_id]
+            if step.runs_on != "client":
+                continue
+            if step.state == "running":
+                is_error = part.state == "output-error"
+                output = part.error_text if is_error else part.output
+                await services.runner.send_tool_result(record.id, call_id, output, is_error=is_error)
+            answered.add(call_id)
+    if not answered:
+        raise HttpError(422, "invalid_request", "messages: the last message answers nothing that its turn waits for")
+    return answered
+
+
+def _known_id(shown_id: str, steps: Mapping[str, Step]) -> str:
+    """Return the call's own id: a repeated call id has the position of the second call appended."""
+    return next((each for each in (shown_id, shown_id.rpartition("-")[0]) if each in steps), shown_id)
+
+
+async def _decide(
+    services: Services,
+    caller: Caller,
+    record: TurnRecord,
+    step: Step | None,
+    part: UIPart,
+    decision: ApprovalPart,
+    call_id: str,
+) -> None:
+    if decision.approved is None:
+        raise HttpError(422, "invalid_request", "approval: neither approved nor denied")
+    caller.needs("approve")
+    args, edited = step.args if step else None, None
+    if _as_shown(args) != _as_shown(part.input):
+        # A front end that changes the input of the part edits the arguments; otherwise it has seen other ones.
+        args, edited = (None, part.input) if step and step.editable else (part.input, None)
+    await services.runner.decide(
+        record.id,
+        call_id,
+        approved=decision.approved,
+        reason=decision.reason,
+        by=caller.principal,
+        args=args,
+        edited_args=edited,
+    )
+
+
+async def _reply(services: Services, caller: Caller, record: TurnRecord, question_id: str, part: UIPart) -> None:
+    caller.needs("approve")
+    declined = part.state == "output-error"
+    await services.runner.reply(
+        record.id,
+        question_id,
+        None if declined else part.output,
+        declined=declined,
+        reason=(part.error_text or "")[:2_000] or None if declined else None,
+        by=caller.principal,
+    )
 
 
 def _as_shown(value: Any) -> Any:
@@ -207,6 +266,7 @@ async def start_chat(
         parent=plan.parent,
         restart=plan.restart,
         history=plan.history,
+        history_files=plan.history_files,
     )
     return accepted.record, await find_start(services.store, accepted)
 
@@ -214,23 +274,22 @@ async def start_chat(
 async def continue_chat(
     services: Services, caller: Caller, body: ChatBody, message: UIMessage, wire: AiSdk
 ) -> tuple[TurnRecord, ResumePoint | None]:
-    """Take the decisions in a message, whose id is the turn's; return that turn and the point after its wait.
+    """Take the answers in a message, whose id is the turn's; return that turn and the point after its wait.
 
-    The point is None if the turn still waits for decisions that the client has yet to send.
+    The point is None if the turn still waits for answers that the client has yet to send.
     """
-    caller.needs("approve")
     record = await services.store.find_turn(caller.principal, message.id or "")
     if body.id is not None:
         session = await services.store.find_session(caller.principal, body.id)
         if session.id != record.session_id:
             raise TurnNotFoundError(record.id)
-    decided = await decide(services, caller, record, message)
-    point = await find_decision(services.store, record.id, wire, decided)
+    answered = await answer(services, caller, record, message)
+    point = await find_answer(services.store, record.id, wire, answered)
     return await services.store.find_turn(caller.principal, record.id), point
 
 
 def still_waiting(turn_id: str) -> list[bytes]:
-    """Return the chunks that make a client send the rest of its decisions."""
+    """Return the chunks that make a client send the rest of its answers."""
     return [chunk("start", {"messageId": turn_id}), chunk("finish", {"finishReason": "tool-calls"})]
 
 

@@ -21,7 +21,9 @@ from turnwire.core.events import (
     HandoffEvent,
     InputEvent,
     MessageEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -47,7 +49,7 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, answer_text, omit_none
+from turnwire.wires.framing import AnswerEvent, OpenWaits, answer_json, answer_text, omit_none
 
 VERSIONS = (5, 6, 7)
 _RESERVED_PARTS = frozenset({"status", "handoff", "search", "review", "citation", "approval", "agent", "agent-delta"})
@@ -94,21 +96,21 @@ class ChatEncoder:
         self._text_id = b""
         self._reasoning_id = ""
         self._has_text = False
-        self._undecided: set[str] = set()
-        self._decided = b""
+        self._waits = OpenWaits()
+        self._answered = b""
         self._sources: set[int] = set()
         self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         resumed = b""
-        if self._undecided and logged.type not in SUSPENDED_TYPES:
+        if self._waits and not self._waits.keeps(logged):
             resumed = self._resume()
         if content := answer_json(logged.body):
             return resumed + self._token(logged, content)
         return resumed + self._event(logged)
 
     def pause(self) -> bytes:
-        return finish("tool-calls") if self._undecided else b""
+        return finish("tool-calls") if self._waits else b""
 
     def _event(self, logged: LoggedEvent) -> bytes:
         event, position = logged.event, logged.position
@@ -129,6 +131,11 @@ class ChatEncoder:
                 return self._close() + event_part(logged, "handoff", f"handoff-{position}")
             case InputEvent():
                 return self._close() + event_part(logged, "input", f"input-{position}")
+            case QuestionEvent():
+                self._waits.begin(event)
+                return self._close() + self._own_step() + self._calls.ask(event)
+            case ReplyEvent():
+                return self._answer(event, self._calls.reply(event))
             case SearchEvent():
                 return self._close() + event_part(logged, "search", _step_id(event))
             case ReviewEvent():
@@ -139,17 +146,21 @@ class ChatEncoder:
                 # The text stays open: a citation may come in the middle of a sentence.
                 return self._source(event) + event_part(logged, "citation", f"citation-{position}")
             case ToolCallEvent():
-                return b"" if self._calls.is_open(event.call_id) else self._call(event, position)
+                if self._calls.is_open(event.call_id):
+                    return b""
+                self._waits.begin(event)
+                own_step = self._close() + self._own_step() if event.runs_on == "client" else b""
+                return own_step + self._call(event, position)
             case ToolProgressEvent():
                 return self._calls.progress(event)
             case ToolResultEvent():
-                return self._close() + self._calls.result(event, position)
+                return self._close() + self._answer(event, self._calls.result(event, position))
             case ApprovalRequestEvent():
-                self._undecided.add(event.call_id)
+                self._waits.begin(event)
                 called = b"" if self._calls.is_open_in_step(event.call_id) else self._call(event, position)
                 return called + self._close() + self._calls.request(event)
             case ApprovalResponseEvent():
-                return self._decide(event)
+                return self._answer(event, self._calls.decide(event))
             case ResponseEvent():
                 self._response = event
                 return b""
@@ -213,19 +224,28 @@ class ChatEncoder:
         self._calls.in_step.clear()
         return FINISH_STEP + START_STEP
 
-    def _decide(self, event: ApprovalResponseEvent) -> bytes:
-        if not self._undecided:
-            return self._calls.decide(event)
-        self._decided += self._calls.decide(event)
-        if self._undecided != {event.call_id}:
-            self._undecided.discard(event.call_id)
+    def _own_step(self) -> bytes:
+        """Begin a step for what the client answers, because a client waits until everything in the step has ended."""
+        if not self._calls.has_own_calls_in_step:
             return b""
-        return self._resume()
+        self._calls.in_step.clear()
+        return FINISH_STEP + START_STEP
+
+    def _answer(self, event: AnswerEvent, chunks: bytes) -> bytes:
+        """Keep the chunks of an answer until the last one that the turn waits for, with which it continues."""
+        if not self._waits:
+            return chunks
+        self._answered += chunks
+        if self._waits.is_last(event):
+            return self._resume()
+        self._waits.end(event)
+        return b""
 
     def _resume(self) -> bytes:
-        """Start the message again after a pause, with every decision that was made meanwhile."""
-        resumed = self.pause() + self._start + self._decided
-        self._undecided, self._decided = set(), b""
+        """Start the message again after a pause, with every answer that was given meanwhile."""
+        resumed = self.pause() + self._start + self._answered
+        self._waits.clear()
+        self._answered = b""
         self._calls.in_step.clear()
         return resumed
 

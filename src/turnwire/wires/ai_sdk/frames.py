@@ -15,7 +15,9 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     CitationEvent,
     DoneEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     TokenEvent,
     ToolCallEvent,
@@ -23,11 +25,22 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.turns import TurnState
-from turnwire.wires.framing import DONE, TOOL_UNFINISHED, TURN_FAILED, frame, omit_none, text_or_json, usage_fields
+from turnwire.wires.framing import (
+    DONE,
+    QUESTION_DECLINED,
+    TOOL_UNFINISHED,
+    TURN_FAILED,
+    frame,
+    omit_none,
+    text_or_json,
+    usage_fields,
+)
 
 START_STEP = b'data: {"type":"start-step"}\n\n'
 FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
 END = DONE
+QUESTION = "question"
+"""The name of the tool as which a client is asked a question, which it answers like a call of its own tools."""
 
 _TEXT = "text/plain"
 _MEDIA_TYPES = {
@@ -118,12 +131,20 @@ class ChatToolCalls:
         self._open: dict[str, None] = {}
         self._requests: dict[str, ApprovalRequestEvent] = {}
         self._denied: set[str] = set()
+        # Calls of the client's tools, and questions: parts of a known type, with which a client calls `onToolCall`.
+        self._static: set[str] = set()
         self.in_step: set[str] = set()
 
     @property
     def are_settled(self) -> bool:
         """Return True if the step has calls and all of them have ended."""
         return bool(self.in_step) and self.in_step.isdisjoint(self._open)
+
+    @property
+    def has_own_calls_in_step(self) -> bool:
+        """Return True if calls that the server runs are open in this step, or if all calls of it have ended."""
+        open_calls = self.in_step.intersection(self._open)
+        return self.are_settled or any(call not in self._static and call not in self._requests for call in open_calls)
 
     def is_open(self, call_id: str) -> bool:
         return self._ids.get(call_id) in self._open
@@ -141,21 +162,49 @@ class ChatToolCalls:
         ended = b""
         if self.is_open(call_id):
             # Requested again after a wait: the client would show the earlier part as running for ever.
-            ended = _output(self._ids[call_id], "A person is asked about this call again.")
+            ended = self._output(self._ids[call_id], "A person is asked about this call again.")
             del self._open[self._ids[call_id]]
         self._ids[call_id] = call
         self._open[call] = None
         self.in_step.add(call)
-        metadata = {"turnwire": {"agentPath": list(event.agent_path)}} if event.agent_path else None
-        fields = omit_none(toolCallId=call, toolName=event.tool, dynamic=True, providerMetadata=metadata)
-        return ended + chunk("tool-input-start", fields) + chunk("tool-input-available", {**fields, "input": args})
+        if isinstance(event, ToolCallEvent) and event.runs_on == "client":
+            self._static.add(call)
+        return ended + self._input(call, event.tool, event.agent_path, args)
+
+    def _input(self, call: str, tool: str, agent_path: tuple[str, ...], args: dict[str, Any]) -> bytes:
+        metadata = {"turnwire": {"agentPath": list(agent_path)}} if agent_path else None
+        fields = omit_none(toolCallId=call, toolName=tool, **self._kind(call), providerMetadata=metadata)
+        return chunk("tool-input-start", fields) + chunk("tool-input-available", {**fields, "input": args})
+
+    def _kind(self, call: str) -> dict[str, Any]:
+        return {} if call in self._static else {"dynamic": True}
+
+    def ask(self, event: QuestionEvent) -> bytes:
+        """Return a question as the call of a tool of the client, under the id of the question."""
+        self._ids[event.id] = event.id
+        self._open[event.id] = None
+        self._static.add(event.id)
+        self.in_step.add(event.id)
+        args = omit_none(prompt=event.prompt, schema=event.schema, callId=event.call_id)
+        return self._input(event.id, QUESTION, event.agent_path, args)
+
+    def reply(self, event: ReplyEvent) -> bytes:
+        call = event.question_id
+        if call not in self._open:
+            return b""
+        del self._open[call]
+        if not event.declined:
+            return self._output(call, event.value)
+        return self._error(call, f"{QUESTION_DECLINED} {event.reason}" if event.reason else QUESTION_DECLINED)
 
     def progress(self, event: ToolProgressEvent) -> bytes:
         if not self.is_open(event.call_id):
             return b""
         output = omit_none(text=event.text, fraction=event.fraction, data=event.data)
-        fields = {"toolCallId": self._ids[event.call_id], "output": output, "dynamic": True, "preliminary": True}
-        return chunk("tool-output-available", fields)
+        call = self._ids[event.call_id]
+        return chunk(
+            "tool-output-available", {"toolCallId": call, "output": output, **self._kind(call), "preliminary": True}
+        )
 
     def result(self, event: ToolResultEvent, position: int) -> bytes:
         started = self.start(event, {}, position) if event.call_id not in self._ids else b""
@@ -164,9 +213,9 @@ class ChatToolCalls:
             return b""  # The tool never ran: this result is what the model was told about the denial.
         self._open.pop(call, None)
         if event.success:
-            return started + _output(call, event.result)
+            return started + self._output(call, event.result)
         text = "The tool failed." if event.result in (None, "") else text_or_json(event.result)
-        return started + _error(call, text)
+        return started + self._error(call, text)
 
     def request(self, event: ApprovalRequestEvent) -> bytes:
         """Return the approval request of an open call, under the id of the call."""
@@ -192,26 +241,30 @@ class ChatToolCalls:
         self._denied.add(call)
         self._open.pop(call, None)
         if self._version == 5:
-            return decision + _error(call, f"Denied: {event.reason}" if event.reason else "Denied.")
+            return decision + self._error(call, f"Denied: {event.reason}" if event.reason else "Denied.")
         return decision + chunk("tool-output-denied", {"toolCallId": call})
 
     def end_all(self) -> bytes:
         """End the calls without a result: a client would show them as running for ever."""
         unfinished, self._open = self._open, {}
-        return b"".join(_error(call, TOOL_UNFINISHED) for call in unfinished)
+        return b"".join(self._error(call, TOOL_UNFINISHED) for call in unfinished)
 
     def _approval_part(self, call: str, fields: dict[str, Any]) -> bytes:
         request = self._requests[call]
-        data = omit_none(call_id=request.call_id, tool=request.tool, args=request.args, reason=request.reason)
+        data = omit_none(
+            call_id=request.call_id,
+            tool=request.tool,
+            args=request.args,
+            reason=request.reason,
+            editable=request.editable or None,
+        )
         return chunk("data-approval", {"id": call, "data": {**data, **fields}})
 
+    def _output(self, call: str, output: Any) -> bytes:
+        return chunk("tool-output-available", {"toolCallId": call, "output": output, **self._kind(call)})
 
-def _output(call: str, output: Any) -> bytes:
-    return chunk("tool-output-available", {"toolCallId": call, "output": output, "dynamic": True})
-
-
-def _error(call: str, text: str) -> bytes:
-    return chunk("tool-output-error", {"toolCallId": call, "errorText": text, "dynamic": True})
+    def _error(self, call: str, text: str) -> bytes:
+        return chunk("tool-output-error", {"toolCallId": call, "errorText": text, **self._kind(call)})
 
 
 # Sub-agents

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
+from turnwire.server.attachments import Attachment, file_fields
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import allows_origin, is_from_own_page
-from turnwire.server.messages import ClientId, Grace, WireMessageBody, parse_fields
+from turnwire.server.messages import ClientId, ClientTools, Grace, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
 from turnwire.wires.framing import omit_none, text_or_json
 
@@ -49,6 +50,11 @@ class UIPart(BaseModel):
         return self.approval if self.state == "approval-responded" else None
 
     @property
+    def has_output(self) -> bool:
+        """Return True for a call of one of the client's tools, or a question, that has an answer."""
+        return self.type.startswith(_TOOL) and self.state in ("output-available", "output-error")
+
+    @property
     def tool(self) -> str | None:
         if self.type == _DYNAMIC:
             return self.tool_name
@@ -59,28 +65,31 @@ class UIMessage(BaseModel):
     id: str | None = Field(None, max_length=256)
     role: Literal["system", "user", "assistant"]
     parts: list[UIPart] = []
+    metadata: Any = None
 
     @property
     def text(self) -> str:
         return "\n".join(part.text for part in self.parts if part.type == "text" and part.text)
 
     @property
-    def files(self) -> list[dict[str, str]]:
+    def files(self) -> list[dict[str, Any]]:
+        """Return the files as fields of attachments."""
         return [
-            omit_none(media_type=part.media_type, url=part.url, filename=part.filename)
+            file_fields(part.url or "", media_type=part.media_type, name=part.filename)
             for part in self.parts
             if part.type == "file"
         ]
 
     @property
-    def has_decisions(self) -> bool:
-        return self.role == "assistant" and any(part.decision for part in self.parts)
+    def has_answers(self) -> bool:
+        """Return True if the message may have what a turn waits for: decisions, or outputs of the client's tools."""
+        return self.role == "assistant" and any(part.decision or part.has_output for part in self.parts)
 
 
 class ChatBody(BaseModel):
     """A chat as the client has it. The newest message may come alone, in `messages` or as `message`."""
 
-    model_config = ConfigDict(title="AiSdkChat", populate_by_name=True)
+    model_config = ConfigDict(title="AiSdkChat", populate_by_name=True, extra="allow")
 
     id: ClientId | None = Field(None, description="The chat, a session; created if it is new.")
     messages: list[UIMessage] = Field(default=[], description="UI messages; the last one asks or decides.")
@@ -94,17 +103,36 @@ class ChatBody(BaseModel):
     on_disconnect: Literal["continue", "cancel"] | Grace = Field("continue", description="As in every message.")
     review: bool | None = Field(None, description="As in every message.")
     answer: Literal["synthesis", "direct"] | None = Field(None, description="As in every message.")
+    tools: ClientTools = Field(
+        [], description="Tools that the client runs, as in every message; or an object of them by name."
+    )
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _named_tools(cls, tools: Any) -> Any:
+        """Return tools by name as a list: some front ends send them in the form of the SDK's `ToolSet`."""
+        if not isinstance(tools, dict):
+            return tools
+        return [_named_tool(name, tool) for name, tool in cast("dict[str, Any]", tools).items()]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Return the data of the application: the other fields of the body, and the metadata of the message."""
+        own: Any = self.question.metadata
+        return {**(self.model_extra or {}), **(cast("dict[str, Any]", own) if isinstance(own, dict) else {})}
 
     @property
     def all_messages(self) -> list[UIMessage]:
         return [*self.messages, self.message] if self.message else self.messages
 
     @property
-    def decision_message(self) -> UIMessage | None:
-        """Return the message with approval decisions: the last one, or the one that `messageId` names."""
+    def answered_message(self) -> UIMessage | None:
+        """Return the message with the answers that a turn waits for: the last, or the one that `messageId` names."""
+        if self.trigger == "regenerate-message":
+            return None
         messages = self.all_messages
-        named = (message for message in messages if message.id == self.message_id and message.has_decisions)
-        return messages[-1] if messages and messages[-1].has_decisions else next(named, None)
+        named = (message for message in messages if message.id == self.message_id and message.has_answers)
+        return messages[-1] if messages and messages[-1].has_answers else next(named, None)
 
     @property
     def question(self) -> UIMessage:
@@ -112,7 +140,7 @@ class ChatBody(BaseModel):
         messages = self.all_messages
         if not messages or messages[-1].role != "user":
             raise HttpError(
-                422, "invalid_request", "messages: the last message must be the user's, or have approval decisions"
+                422, "invalid_request", "messages: the last message must be the user's, or answer what a turn waits for"
             )
         return messages[-1]
 
@@ -134,27 +162,41 @@ def chat_message_body(
         ChatMessageBody,
         {
             "message": body.question.text,
+            "attachments": body.question.files,
             "session_id": session_id,
             "agent": body.agent,
             "on_busy": on_busy,
             "on_disconnect": body.on_disconnect,
             "review": body.review,
             "answer": body.answer,
+            "metadata": body.metadata or None,
+            "tools": [tool.model_dump() for tool in body.tools],
             "extra_options": options,
         },
     )
 
 
-def history_of(messages: list[UIMessage]) -> list[Message]:
-    """Return a conversation from elsewhere as an agent's history, without system messages."""
-    return [entry for message in messages for entry in _history(message)]
+def _named_tool(name: str, tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    fields = cast("dict[str, Any]", tool)
+    parameters = fields.get("parameters") or fields.get("inputSchema")
+    return omit_none(name=name, description=fields.get("description"), parameters=parameters)
 
 
-def _history(message: UIMessage) -> Iterator[Message]:
+def history_of(messages: list[UIMessage]) -> tuple[list[Message], list[Attachment]]:
+    """Return a conversation from elsewhere as an agent's history, without system messages, and its files."""
+    files: list[Attachment] = []
+    return [entry for message in messages for entry in _history(message, files)], files
+
+
+def _history(message: UIMessage, files: list[Attachment]) -> Iterator[Message]:
     if message.role == "system":
         return
     if message.role == "user":
-        yield Message("user", message.text)
+        attached = [parse_fields(Attachment, fields) for fields in message.files]
+        files += attached
+        yield Message("user", message.text, attachments=tuple(file.described() for file in attached))
         return
     ended = [part for part in message.parts if part.tool and part.call_id and (part.state or "").startswith("output-")]
     if ended:
@@ -188,7 +230,7 @@ async def read_chat(request: Request) -> bytes:
                 "plain text is accepted from allowed origins only; send `Content-Type: application/json`",
             )
         headers = {**headers, b"content-type": b"application/json"}
-    return await read_json(request.receive, headers)
+    return await read_json(request.receive, headers, request.max_text_bytes)
 
 
 def _may_be_plain(request: Request) -> bool:

@@ -1,7 +1,7 @@
 """Resume points as clients of the AI SDK name them.
 
-A turn that waits for a person is sent in several messages, each a *segment* of its stream; a decision begins the next
-one. Within a segment a client counts chunks, from 0.
+A turn that waits for a person or its client is sent in several messages, each a *segment* of its stream; an answer
+begins the next one. Within a segment a client counts chunks, from 0.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader, Wire
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import ApprovalResponseEvent, DoneEvent
+from turnwire.core.events import ApprovalResponseEvent, DoneEvent, ReplyEvent, ToolResultEvent
 from turnwire.core.follow import follow
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.resume import (
@@ -46,34 +46,35 @@ def parse_run_id(text: str) -> RunId:
     return RunId(text)
 
 
-class _DecisionFinder(EncodedWalk):
-    """Finds the segment that follows decisions about these calls; None while there is more to decide before it."""
+class _AnswerFinder(EncodedWalk):
+    """Finds the segment that follows these answers; None while there is more to answer before it."""
 
-    def __init__(self, wire: Wire, call_ids: set[str]) -> None:
+    def __init__(self, wire: Wire, ids: set[str]) -> None:
         super().__init__(wire)
-        self._call_ids = call_ids
+        self._ids = ids
 
     def begin(self) -> None:
         super().begin()
         self.point: ResumePoint | None = None
-        self._is_decided = False
+        self._is_answered = False
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        if logged.type == "approval_response":
-            response = logged.event
-            assert isinstance(response, ApprovalResponseEvent)
-            self._is_decided = self._is_decided or response.call_id in self._call_ids
-        if self._is_decided and self.begins_segment(frame):
-            self.point, self._is_decided = self.segment_start(logged, frame), False
+        if self.pause and logged.type in ("approval_response", "reply", "tool_result"):
+            answer = logged.event
+            assert isinstance(answer, ApprovalResponseEvent | ReplyEvent | ToolResultEvent)
+            answered = answer.question_id if isinstance(answer, ReplyEvent) else answer.call_id
+            self._is_answered = self._is_answered or answered in self._ids
+        if self._is_answered and self.begins_segment(frame):
+            self.point, self._is_answered = self.segment_start(logged, frame), False
         return False
 
 
-async def find_decision(store: LogReader, turn_id: str, wire: Wire, call_ids: set[str]) -> ResumePoint | None:
-    """Return the start of the segment that follows decisions; None while there is more to decide before it.
+async def find_answer(store: LogReader, turn_id: str, wire: Wire, ids: set[str]) -> ResumePoint | None:
+    """Return the start of the segment that follows the answers to calls and questions.
 
-    Raises HttpError 410.
+    None while there is more to answer before it. Raises HttpError 410.
     """
-    finder = _DecisionFinder(wire, call_ids)
+    finder = _AnswerFinder(wire, ids)
     void = await walk_log(store, turn_id, finder)
     return None if finder.point is None else replace(finder.point, void=void)
 

@@ -40,8 +40,8 @@ async def chat(request: Request, services: Services) -> Stream | None:
     wire = _wire(request, services)
     body = parse_json(ChatBody, await read_chat(request))
     with services.streams.room(request.caller.principal):
-        if (decided := body.decision_message) is not None:
-            return await _continue(request, services, body, decided, wire)
+        if (answered := body.answered_message) is not None:
+            return await _continue(request, services, body, answered, wire)
         record, point = await start_chat(services, request.caller, body, request.idempotency_key)
         return _stream(request, services, record, point, wire)
 
@@ -49,10 +49,10 @@ async def chat(request: Request, services: Services) -> Stream | None:
 async def _continue(
     request: Request, services: Services, body: ChatBody, message: UIMessage, wire: AiSdk
 ) -> Stream | None:
-    """Take the decisions in a message, whose id is the turn's, and continue the turn after its wait."""
+    """Take the answers in a message, whose id is the turn's, and continue the turn after its wait."""
     record, point = await continue_chat(services, request.caller, body, message, wire)
     if point is None:
-        # There is more to decide: this answer makes the client send the rest of its decisions.
+        # There is more to answer: these chunks make the client send the rest.
         headers = _headers(request, wire, record, RunId(record.id))
         content_type = b"content-type", wire.media_type.encode("ascii")
         await request.respond(200, b"".join(still_waiting(record.id)) + END, [*STREAM_HEADERS, content_type, *headers])
@@ -201,8 +201,8 @@ class ChatSocket(SocketHandler):
         self.caller.needs("write")
         body = frame.chat
         with self.turns.slot() as slot:
-            if (decided := body.decision_message) is not None:
-                record, point = await continue_chat(self.services, self.caller, body, decided, self._chat_wire)
+            if (answered := body.answered_message) is not None:
+                record, point = await continue_chat(self.services, self.caller, body, answered, self._chat_wire)
                 if point is None:
                     self.socket.enqueue(_numbered(frame.request_id)(b"".join(still_waiting(record.id))))
                     self._send("end", frame.request_id)
@@ -277,11 +277,12 @@ def routes() -> list[AnyRoute]:
             "POST",
             "/api/chat",
             chat,
-            "Send a message, regenerate an answer, or decide about tool calls, and stream the answer",
+            "Send a message, regenerate an answer, or send what a turn waits for, and stream the answer",
             _TAG,
             [_VERSION, _TEXT, Parameter("Idempotency-Key", "header", "As everywhere.")],
             ChatBody,
             _STREAM,
+            takes_files=True,
         ),
         Route(
             "GET",

@@ -1,39 +1,17 @@
 """A turn's log as MCP progress messages, and its state as the result of a tool."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, assert_never
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import (
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
-    CitationEvent,
-    CustomEvent,
-    DoneEvent,
-    ErrorEvent,
-    Event,
-    HandoffEvent,
-    InputEvent,
-    MessageEvent,
-    ReasoningEvent,
-    ResponseEvent,
-    RestartEvent,
-    ReviewEvent,
-    SearchEvent,
-    SessionEvent,
-    StatusEvent,
-    TokenEvent,
-    ToolCallEvent,
-    ToolProgressEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
-from turnwire.core.turns import Outcome, Step, TurnState
+from turnwire.core.events import Event, SessionEvent, TokenEvent
+from turnwire.core.turns import Question, TurnState
+from turnwire.wires.progress import approval_question, open_questions, status_of, step_line, waiting_steps
 
-TurnStatus = Literal["running", "waiting"] | Outcome
+_VALUE = "value"
 _STARTED = "turn "
 _MAX_LINE = 500
 
@@ -71,57 +49,22 @@ def turn_id_of(line: str) -> str | None:
 
 
 def _step_line(event: Event) -> str | None:
-    match event:
-        case SessionEvent(turn_id=turn_id, session_id=session_id):
-            return f"{_STARTED}{turn_id} of session {session_id}"
-        case StatusEvent(text=text):
-            return text
-        case HandoffEvent(agent=agent):
-            return f"{agent} takes over"
-        case SearchEvent(phase="started", query=query):
-            return f"searches: {query}"
-        case SearchEvent(phase=phase, hits=hits):
-            return f"search {phase}: {len(hits or ())} found"
-        case ReviewEvent(verdict=verdict):
-            return f"review: {verdict}"
-        case ToolCallEvent(tool=tool):
-            return f"{tool}: started"
-        case ToolProgressEvent(text=text):
-            return text
-        case ToolResultEvent(tool=tool, success=success):
-            return f"{tool}: {'done' if success else 'failed'}"
-        case ApprovalRequestEvent(tool=tool):
-            return f"{tool}: a person must approve it"
-        case ApprovalResponseEvent(approved=approved):
-            return "approved" if approved else "refused"
-        case RestartEvent():
-            return "the last step is repeated; what it had written is void"
-        case ErrorEvent(error=error):
-            return error
-        case (
-            MessageEvent()
-            | InputEvent()
-            | ReasoningEvent()
-            | TokenEvent()
-            | CitationEvent()
-            | CustomEvent()
-            | UsageEvent()
-            | ResponseEvent()
-            | DoneEvent()
-        ):
-            return None
-        case _:
-            assert_never(event)
+    if isinstance(event, SessionEvent):
+        return f"{_STARTED}{event.turn_id} of session {event.session_id}"
+    return step_line(event)
 
 
-def waiting_steps(state: TurnState) -> list[Step]:
-    return [step for step in state.steps if step.state == "waiting"]
+def question_schema(question: Question) -> dict[str, Any]:
+    """Return the schema of a form for the answer, which the protocol wants to be an object."""
+    schema = question.schema or {"type": "string"}
+    if "properties" in schema:
+        return schema
+    return {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
 
 
-def status_of(state: TurnState) -> TurnStatus:
-    if state.outcome is not None:
-        return state.outcome
-    return "waiting" if waiting_steps(state) else "running"
+def question_value(question: Question, content: dict[str, Any]) -> Any:
+    """Return the answer in the content of such a form."""
+    return content if "properties" in (question.schema or {}) else content.get(_VALUE)
 
 
 def turn_content(state: TurnState) -> dict[str, Any]:
@@ -138,6 +81,8 @@ def turn_content(state: TurnState) -> dict[str, Any]:
             for step in waiting_steps(state)
         ],
     }
+    if questions := open_questions(state):
+        content["questions"] = [{"id": each.id, "prompt": each.prompt, "schema": each.schema} for each in questions]
     if state.error is not None:
         content["error"] = {"code": state.error.code, "message": state.error.error}
     return content
@@ -163,13 +108,11 @@ def turn_text(state: TurnState, *, can_decide: bool) -> str:
     return f"{state.text}\n\n{note}" if state.text else note
 
 
-def approval_question(step: Step) -> str:
-    """Return the question for the person who decides."""
-    args = msgspec.json.encode(step.args).decode()
-    return f"Allow the call of {step.name} with {args}?" + (f" {step.reason}" if step.reason else "")
-
-
 def _how_to_decide(state: TurnState, can_decide: bool) -> str:
+    if questions := open_questions(state):
+        prompts = "\n".join(f"- {question.prompt}" for question in questions)
+        how = "The user can answer on the page or in another client; then call get_turn for the rest."
+        return f"The turn {state.turn_id} waits for the answer to a question:\n{prompts}\n{how}"
     calls = "\n".join(f"- call_id {step.id}: {approval_question(step)}" for step in waiting_steps(state))
     how = (
         "Ask the user, call decide with the turn_id, the call_id and the user's decision, then get_turn for the rest."

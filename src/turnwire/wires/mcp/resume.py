@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.turns import Step
+from turnwire.core.turns import Question, Step
 from turnwire.server.errors import HttpError
 
 
 class CallState(Struct, frozen=True):
-    """The turn that a call continues, and the arguments of the calls that a person was asked about.
+    """The turn that a call continues, and the calls with their arguments, and questions, that a person was shown.
 
     It is not secret and not signed: the owner of the turn is checked each time, as with `get_turn`.
     """
@@ -20,8 +20,9 @@ class CallState(Struct, frozen=True):
     shown: dict[str, dict[str, Any] | None] = {}
 
 
-def encode_state(turn_id: str, steps: Sequence[Step]) -> str:
-    return msgspec.json.encode(CallState(turn_id, {step.id: step.args for step in steps})).decode()
+def encode_state(turn_id: str, steps: Sequence[Step], questions: Sequence[Question] = ()) -> str:
+    shown = {step.id: step.args for step in steps} | {question.id: None for question in questions}
+    return msgspec.json.encode(CallState(turn_id, shown)).decode()
 
 
 def decode_state(text: str) -> CallState:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from turnwire.wires.mcp.server import McpService
 
 
+_PATH = "/mcp"
+_METADATA = "/.well-known/oauth-protected-resource"
+
+
 class McpEndpoint:
     """The endpoint of one server, which loads the SDK at the first request."""
 
@@ -61,11 +65,37 @@ def _with_headers(request: Request) -> Send:
     return send
 
 
+async def resource_metadata(request: Request, services: Services) -> None:
+    """Answer with the metadata of `/mcp` as a protected resource.
+
+    Our API keys come from the operator. Without an authorization server in the settings there is no metadata, because
+    a host would begin a login that cannot succeed.
+    """
+    settings = services.settings
+    if not settings.authorization_servers:
+        raise HttpError(404, "not_found", "no authorization server is configured; use an API key")
+    metadata: dict[str, Any] = {
+        "resource": f"{request.base_url}{_PATH}",
+        "authorization_servers": settings.authorization_servers,
+        "bearer_methods_supported": ["header"],
+        "resource_name": settings.brand_name,
+    }
+    await request.respond_json(200, metadata)
+
+
+def _metadata_route(path: str) -> Route:
+    summary = "The metadata of `/mcp` as a protected resource (RFC 9728)"
+    responses = {"200": response("The metadata", "application/json"), "404": response("There is none")}
+    return Route("GET", path, resource_metadata, summary, "mcp", responses=responses, is_public=lambda _: True)
+
+
 def routes() -> list[Route]:
     return [
+        _metadata_route(_METADATA),
+        _metadata_route(f"{_METADATA}{_PATH}"),
         Route(
             "POST",
-            "/mcp",
+            _PATH,
             McpEndpoint(),
             "The agents as tools of an MCP server: one JSON-RPC message of the protocol's streamable HTTP",
             "mcp",
@@ -74,5 +104,6 @@ def routes() -> list[Route]:
                 "202": response("A notification was taken"),
                 "501": response("The extra `mcp` is not installed"),
             },
-        )
+            resource_metadata=f"{_METADATA}{_PATH}",
+        ),
     ]

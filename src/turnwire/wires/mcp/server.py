@@ -15,25 +15,18 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
-from turnwire.core.codec import ascii_json, time_text
+from turnwire.core.codec import ascii_json, begins_wait, time_text
 from turnwire.core.contracts import description_of
 from turnwire.core.errors import TurnwireError
 from turnwire.core.follow import follow
-from turnwire.core.turns import Step, TurnRecord, TurnState
+from turnwire.core.turns import Question, Step, TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.messages import MessageBody, check_id, parse_fields
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turns import start_turn, turn_state
-from turnwire.wires.mcp.encoder import (
-    approval_question,
-    progress_lines,
-    status_of,
-    turn_content,
-    turn_text,
-    waiting_steps,
-)
+from turnwire.wires.mcp.encoder import progress_lines, question_schema, question_value, turn_content, turn_text
 from turnwire.wires.mcp.messages import (
     AskArguments,
     DecideArguments,
@@ -45,6 +38,7 @@ from turnwire.wires.mcp.messages import (
     input_schema,
 )
 from turnwire.wires.mcp.resume import decode_state, encode_state
+from turnwire.wires.progress import approval_question, open_questions, status_of, waiting_steps
 
 logger = logging.getLogger("turnwire.wires.mcp")
 
@@ -280,7 +274,7 @@ class McpService:
         for call_id, answer in (call.params.input_responses or {}).items():
             if not isinstance(answer, types.ElicitResult) or call_id not in state.shown:
                 raise HttpError(422, "invalid_request", f"inputResponses: {call_id!r} was not asked for")
-            is_complete &= await self._take_decision(call, record, call_id, state.shown[call_id], answer)
+            is_complete &= await self._take_answer(call, record, call_id, state.shown[call_id], answer)
         with self._services.streams.room(call.caller.principal):
             return await self._settle(call, record, wait, asks=is_complete)
 
@@ -294,29 +288,44 @@ class McpService:
             if status_of(state) == "running" or after == 0:
                 await self._watch(call, record, state.position if after is None else after, deadline)
                 state = await self._current_state(call, record)
-            steps = waiting_steps(state)
-            if not (steps and asks and "approve" in call.caller.scopes and can_elicit(call.context)):
+            steps, questions = waiting_steps(state), open_questions(state)
+            if not ((steps or questions) and asks and "approve" in call.caller.scopes and can_elicit(call.context)):
                 return _turn_result(call, state)
             if call.context.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 requests = {step.id: _decision_request(step) for step in steps}
+                requests |= {question.id: _question_request(question) for question in questions}
                 return types.InputRequiredResult(
-                    input_requests={**requests}, request_state=encode_state(record.id, steps)
+                    input_requests={**requests}, request_state=encode_state(record.id, steps, questions)
                 )
             for step in steps:
                 answer = await call.context.session.elicit_form(
                     approval_question(step), _DECISION, call.context.request_id
                 )
-                asks &= await self._take_decision(call, record, step.id, step.args, answer)
+                asks &= await self._take_answer(call, record, step.id, step.args, answer)
+            for question in questions:
+                answer = await call.context.session.elicit_form(
+                    question.prompt, question_schema(question), call.context.request_id
+                )
+                asks &= await self._take_answer(call, record, question.id, None, answer)
             after, deadline = None, asyncio.get_running_loop().time() + wait
 
-    async def _take_decision(
+    async def _take_answer(
         self, call: _Call, record: TurnRecord, call_id: str, shown: dict[str, Any] | None, answer: types.ElicitResult
     ) -> bool:
-        """Record a person's decision. Return False if the person made none."""
+        """Record a person's decision about a call, or reply to a question. Return False if there is none."""
         call.caller.needs("approve")
         if answer.action == "cancel":
             return False
-        content = answer.content or {}
+        content: dict[str, Any] = {**(answer.content or {})}
+        state = await self._current_state(call, record)
+        question = next((question for question in state.questions if question.id == call_id), None)
+        if question is not None:
+            declined = answer.action == "decline"
+            value = None if declined else question_value(question, content)
+            await self._services.runner.reply(
+                record.id, question.id, value, declined=declined, by=call.caller.principal
+            )
+            return True
         reason = content.get("reason")
         await self._services.runner.decide(
             record.id,
@@ -349,8 +358,7 @@ class McpService:
                 for line in progress_lines(events):
                     await call.context.session.report_progress(line.position, message=line.text)
                 # A request may have been decided long ago; only the state tells whether the turn still waits.
-                has_request = any(logged.type == "approval_request" for logged in events)
-                if has_request and waiting_steps(await self._current_state(call, record)):
+                if any(map(begins_wait, events)) and status_of(await self._current_state(call, record)) == "waiting":
                     return
 
     def _check_key(self, call: _Call) -> None:
@@ -442,6 +450,12 @@ def can_elicit(context: Context) -> bool:
 
 def _decision_request(step: Step) -> types.ElicitRequest:
     params = types.ElicitRequestFormParams(message=approval_question(step), requested_schema=_DECISION)
+    return types.ElicitRequest(params=params)
+
+
+def _question_request(question: Question) -> types.ElicitRequest:
+    schema = question_schema(question)
+    params = types.ElicitRequestFormParams(message=question.prompt, requested_schema=schema)
     return types.ElicitRequest(params=params)
 
 

@@ -1,8 +1,8 @@
 """`openai_chat`: a turn as OpenAI's Chat Completions API streams it.
 
 The protocol carries the answer, the model's reasoning (`reasoning_content`, as many servers call it), citations of web
-pages and usage; tool calls of the agent are left out. A call that waits for approval is sent as a tool call, whose id
-names the turn as well, and ends the segment.
+pages and usage; tool calls of the agent are left out. A call of one of the client's tools, or one that waits for
+approval, is sent as a tool call, whose id names the turn as well, and ends the segment. A question is sent as text.
 
 A failed turn ends with an error, at which every OpenAI client raises. A cancelled turn ends with `length`, the
 protocol's reason for an answer that was cut short.
@@ -25,7 +25,9 @@ from turnwire.core.events import (
     HandoffEvent,
     InputEvent,
     MessageEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -40,9 +42,14 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.state import add_usage
-from turnwire.core.turns import TurnState
+from turnwire.core.turns import Step, TurnState
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json, frame
 
+NEXT_PARAGRAPH = "\n\n"
+QUESTION_NOTE = (
+    "\n\n[The agent waits for the answer to this question. This API has no form for it: "
+    "answer on the page, or with `POST /v1/turns/{id}/replies`.]"
+)
 _MARK = "\x00"  # The log removes control characters, so no text contains it.
 
 
@@ -75,7 +82,7 @@ class _CompletionEncoder:
         self._delta_prefix = self._delta_suffix = b""
         self._calls = 0
         self._length = self._start = 0
-        self._waits = False
+        self._waits = ""
         self._cited: list[CitationEvent] = []
         self._usage: Usage | None = None
         self._error: ErrorEvent | None = None
@@ -84,13 +91,13 @@ class _CompletionEncoder:
         resumed = b""
         if self._waits and logged.type not in SUSPENSION_EVENTS:
             resumed = self.pause() + self._chunk({"role": "assistant", "content": ""})
-            self._waits, self._calls, self._usage, self._start = False, 0, None, self._length
+            self._waits, self._calls, self._usage, self._start = "", 0, None, self._length
         if logged.body.startswith(TOKEN_BODY):
             return resumed + self._token(logged)
         return resumed + self._event(logged)
 
     def pause(self) -> bytes:
-        return self._finish("tool_calls") if self._waits else b""
+        return self._finish(self._waits) if self._waits else b""
 
     def _token(self, logged: LoggedEvent) -> bytes:
         content = answer_json(logged.body)
@@ -113,10 +120,12 @@ class _CompletionEncoder:
             case ReasoningEvent():
                 return b"" if event.agent_path else self._chunk({"reasoning_content": event.content})
             case ApprovalRequestEvent():
-                self._waits = True
-                self._calls += 1
-                call = _call(self._turn_id, event)
-                return self._chunk({"tool_calls": [{"index": self._calls - 1, **call}]})
+                return self._call(event)
+            case ToolCallEvent():
+                return self._call(event) if event.runs_on == "client" else b""
+            case QuestionEvent():
+                self._waits = self._waits or "stop"
+                return self._chunk({"content": question_text(event.prompt, after_text=self._length > self._start)})
             case CitationEvent():
                 return self._cite(event)
             case UsageEvent():
@@ -141,17 +150,24 @@ class _CompletionEncoder:
                 | HandoffEvent()
                 | SearchEvent()
                 | ReviewEvent()
-                | ToolCallEvent()
                 | ToolProgressEvent()
                 | ToolResultEvent()
                 | TokenEvent()
                 | ApprovalResponseEvent()
+                | ReplyEvent()
                 | CustomEvent()
             ):
                 pass
             case _:
                 assert_never(event)
         return b""
+
+    def _call(self, event: ApprovalRequestEvent | ToolCallEvent) -> bytes:
+        """Return a call that the client has to answer, and wait for its answer."""
+        self._waits = "tool_calls"
+        self._calls += 1
+        call = _call(self._turn_id, event.call_id, event.tool, event.args)
+        return self._chunk({"tool_calls": [{"index": self._calls - 1, **call}]})
 
     def _cite(self, citation: CitationEvent) -> bytes:
         if citation in self._cited or not citation.url:
@@ -172,19 +188,23 @@ class _CompletionEncoder:
 
 
 def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]:
-    """Return a turn that has completed, was cancelled or waits for approval as one completion object.
+    """Return a turn that has completed, was cancelled or waits as one completion object.
 
     `created` is in seconds; `start` is the offset in the answer at which this completion begins.
     """
-    waiting = [step for step in state.steps if step.state == "waiting"] if state.outcome is None else []
-    calls = [_call(state.turn_id, ApprovalRequestEvent(step.id, step.name, step.args or {})) for step in waiting]
-    message: dict[str, Any] = {"role": "assistant", "content": state.text[start:], "refusal": None}
+    waiting = [step for step in state.steps if _is_waiting(step)] if state.outcome is None else []
+    calls = [_call(state.turn_id, step.id, step.name, step.args or {}) for step in waiting]
+    text = state.text[start:]
+    for question in state.questions if state.outcome is None else ():
+        if question.state == "open":
+            text += question_text(question.prompt, after_text=bool(state.text[start:]))
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     cited = [citation for citation in state.citations if citation.url]
     if pages := [page for page in cited if page.answer_start is None or page.answer_start >= start]:
         message["annotations"] = [_annotation(page, len(state.text), start) for page in pages]
     if calls:
         message["tool_calls"] = calls
-    reason = "tool_calls" if calls else {"completed": "stop"}.get(state.outcome or "", "length")
+    reason = "tool_calls" if calls else {"completed": "stop", None: "stop"}.get(state.outcome, "length")
     return {
         **_head(state.turn_id, state.agent, created),
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
@@ -219,9 +239,23 @@ def _head(turn_id: str, agent: str, created: int) -> dict[str, Any]:
     return {"id": f"chatcmpl-{turn_id}", "object": "chat.completion", "created": created, "model": agent}
 
 
-def _call(turn_id: str, request: ApprovalRequestEvent) -> dict[str, Any]:
-    function = {"name": request.tool, "arguments": msgspec.json.encode(request.args).decode()}
-    return {"id": f"call_{turn_id}_{request.call_id}", "type": "function", "function": function}
+def waiting_call_id(turn_id: str, call_id: str) -> str:
+    """Return the id of a call that the client has to answer; it names the turn that waits for the answer."""
+    return f"call_{turn_id}_{call_id}"
+
+
+def question_text(prompt: str, *, after_text: bool) -> str:
+    """Return a question as text, because the protocol has no form for it."""
+    return f"{NEXT_PARAGRAPH if after_text else ''}{prompt}{QUESTION_NOTE}"
+
+
+def _is_waiting(step: Step) -> bool:
+    return step.state == "waiting" or (step.state == "running" and step.runs_on == "client")
+
+
+def _call(turn_id: str, call_id: str, tool: str, args: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": tool, "arguments": msgspec.json.encode(args).decode()}
+    return {"id": waiting_call_id(turn_id, call_id), "type": "function", "function": function}
 
 
 def _annotation(citation: CitationEvent, length: int, offset: int) -> dict[str, Any]:

@@ -6,7 +6,8 @@ agent's history in a session without turns; in any other session its turns are.
 
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError, TurnNotFoundError
+from turnwire.core.errors import AgentNotFoundError
+from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
@@ -18,15 +19,17 @@ from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn
 from turnwire.wires.framing import TURN_FAILED
 from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
-from turnwire.wires.openai.conversation import agent_of, interrupting, last_turn, take_decisions
+from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
+    client_functions,
     invalid,
     openai_error,
     parse_completion_body,
     prompt_body,
     read_messages,
+    verdict,
 )
 
 _OPTIONS = (
@@ -69,7 +72,7 @@ async def _point(
 ) -> ResumePoint:
     if created:
         return START
-    if conversation.approvals:
+    if conversation.results:
         return await find_last_segment(services.store, record.id, wire)
     return ResumePoint(void=await void_of(services.store, record.id))
 
@@ -79,7 +82,7 @@ async def _begin(
 ) -> tuple[TurnRecord, bool]:
     """Return the turn of a request, and True if it was created."""
     agent = agent_of(services, body.model)
-    if conversation.approvals:
+    if conversation.results:
         return await _continue(request, services, conversation), False
     session_id = _session_id(request)
     options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
@@ -91,6 +94,8 @@ async def _begin(
         model=agent,
         options=options,
         sent=[session_id, conversation.message, conversation.history],
+        attachments=conversation.attachments,
+        tools=client_functions(body),
     )
     before = await last_turn(services, request.caller, session_id)
     accepted = await start_turn(
@@ -99,21 +104,18 @@ async def _begin(
         interrupting(prompt, before),
         request.idempotency_key,
         history=() if before else conversation.history,
+        history_files=() if before else conversation.history_files,
     )
     return accepted.record, accepted.created
 
 
 async def _continue(request: Request, services: Services, conversation: ClientConversation) -> TurnRecord:
-    """Take the decisions, and return the turn that they are about."""
-    calls = [parse_call_id(approval.request_id) or ("", "") for approval in conversation.approvals]
-    if len({turn_id for turn_id, _ in calls}) > 1:
-        raise invalid("messages", "decide about the calls of one answer at a time")
-    try:
-        record = await services.store.find_turn(request.caller.principal, calls[0][0])
-    except TurnNotFoundError:
-        raise invalid("messages", "no turn of yours has calls with these ids") from None
-    decisions = {call_id: approval for (_, call_id), approval in zip(calls, conversation.approvals, strict=True)}
-    return await take_decisions(services, request.caller, record, decisions, "messages")
+    """Take the results and decisions, and return the turn that has waited for them."""
+    record, results = await find_waiting(services, request.caller, conversation.results, "messages")
+    requests = (await fold_log(services.store, record.id)).approval_request
+    decisions = {call_id: verdict(result) for call_id, result in results.items() if requests(call_id)}
+    outputs = {call_id: result.content for call_id, result in results.items() if call_id not in decisions}
+    return await take_answers(services, request.caller, record, decisions, outputs, "messages")
 
 
 async def list_models(request: Request, services: Services) -> None:
@@ -143,9 +145,9 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _start(state: TurnState, conversation: ClientConversation) -> int:
-    """Return where the completion begins in the answer: after the text before the decisions."""
-    decided = {parse_call_id(approval.request_id) for approval in conversation.approvals}
-    return max((step.answer_offset for step in state.steps if (state.turn_id, step.id) in decided), default=0)
+    """Return where the completion begins in the answer: after the text before the calls that were answered."""
+    answered = {parse_call_id(result.call_id or "") for result in conversation.results}
+    return max((step.answer_offset for step in state.steps if (state.turn_id, step.id) in answered), default=0)
 
 
 def _raise_failure(state: TurnState) -> None:
@@ -177,6 +179,7 @@ def routes() -> list[Route]:
             CompletionBody,
             _COMPATIBLE,
             openai_error,
+            takes_files=True,
         ),
         Route("GET", "/v1/models", list_models, "The agents, by name", _TAG, (), None, _COMPATIBLE, openai_error),
         Route(

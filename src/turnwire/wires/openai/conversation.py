@@ -1,19 +1,20 @@
-"""Requests for OpenAI responses: each starts a turn, or decides about a turn that waits.
+"""Requests for OpenAI responses: each starts a turn, or answers what a turn waits for.
 
 HTTP routes and sockets share this module, which knows of HTTP only the errors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord
+from turnwire.core.turns import Message, TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
 from turnwire.server.services import Services
 from turnwire.server.turns import start_turn
+from turnwire.wires.openai.chat_encoder import parse_call_id
 from turnwire.wires.openai.frames import (
     ECHOED,
     call_of_request,
@@ -24,6 +25,7 @@ from turnwire.wires.openai.messages import (
     ClientConversation,
     PromptBody,
     ResponseBody,
+    client_functions,
     invalid,
     prompt_body,
     read_input,
@@ -31,7 +33,7 @@ from turnwire.wires.openai.messages import (
 from turnwire.wires.openai.responses_encoder import (
     OpenAIResponses,
 )
-from turnwire.wires.openai.resume import count_segments, segment_of_decision
+from turnwire.wires.openai.resume import count_segments, segment_of_answer
 
 DEFAULT_MODEL = "turnwire"
 
@@ -61,7 +63,7 @@ async def find_response(services: Services, caller: Caller, name: str) -> tuple[
 async def begin_response(
     services: Services, caller: Caller, body: ResponseBody, idempotency_key: str | None = None
 ) -> tuple[TurnRecord, OpenAIResponses, bool]:
-    """Start a turn, or decide about one that waits; return it, its wire, and True if it was created.
+    """Start a turn, or answer one that waits; return it, its wire, and True if it was created.
 
     Raises TurnwireError, HttpError.
     """
@@ -69,12 +71,20 @@ async def begin_response(
     conversation = read_input(body.input)
     agent = agent_of(services, body.model)
     before = await _turn_before(services, caller, body)
-    if conversation.approvals:
-        return (*await _decide(services, caller, before, conversation), False)
+    if conversation.approvals or conversation.results:
+        return (*await _answer(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
     prompt = _prompt(body, conversation, agent, before)
     parent = before if body.previous_response_id else None
-    accepted = await start_turn(services, caller.principal, prompt, idempotency_key, parent=parent, history=history)
+    accepted = await start_turn(
+        services,
+        caller.principal,
+        prompt,
+        idempotency_key,
+        parent=parent,
+        history=history,
+        history_files=conversation.history_files if history else (),
+    )
     return accepted.record, OpenAIResponses(accepted.record.options), accepted.created
 
 
@@ -117,11 +127,13 @@ def _prompt(
     body: ResponseBody, conversation: ClientConversation, agent: str | None, before: TurnRecord | None
 ) -> PromptBody:
     message, conversation_id = conversation.message or "", _conversation_id(body)
+    attachments = conversation.attachments
     if before is not None and conversation.history:
         # The server has the earlier messages, so only messages of the user can be new.
         if any(earlier.role != "user" for earlier in conversation.history):
             raise invalid("input", "send only new messages: the conversation has the earlier ones")
         message = "\n\n".join([*(earlier.content for earlier in conversation.history), message])
+        attachments = (*conversation.history_files, *attachments)
     options: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
     options["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
     options["conversation"] = conversation_id and {"id": conversation_id}
@@ -131,6 +143,8 @@ def _prompt(
         model=agent,
         options={name: value for name, value in options.items() if value not in (None, "")},
         sent=[conversation.message, conversation.history],
+        attachments=attachments,
+        tools=client_functions(body),
     )
     return interrupting(prompt, before)
 
@@ -141,19 +155,39 @@ def interrupting(prompt: PromptBody, before: TurnRecord | None) -> PromptBody:
     return prompt.model_copy(update={"on_busy": "interrupt"}) if is_waiting else prompt
 
 
-# Decisions
+# Answers
 
 
-async def _decide(
+async def find_waiting(
+    services: Services, caller: Caller, results: Sequence[Message], param: str
+) -> tuple[TurnRecord, dict[str, Message]]:
+    """Return the turn that has made the calls of these results, and the results by call id. Raises HttpError 400."""
+    calls = [parse_call_id(result.call_id or "") or ("", "") for result in results]
+    if len({turn_id for turn_id, _ in calls}) > 1:
+        raise invalid(param, "answer the calls of one turn at a time")
+    try:
+        record = await services.store.find_turn(caller.principal, calls[0][0])
+    except TurnNotFoundError:
+        raise invalid(param, "no turn of yours has calls with these ids") from None
+    return record, {call_id: result for (_, call_id), result in zip(calls, results, strict=True)}
+
+
+async def _answer(
     services: Services, caller: Caller, record: TurnRecord | None, conversation: ClientConversation
 ) -> tuple[TurnRecord, OpenAIResponses]:
-    if record is None:
-        raise invalid("previous_response_id", "name the response that asked for the approval")
     if conversation.message is not None or conversation.history:
         raise invalid("input", "decide first; send other messages when that response has ended")
+    outputs: dict[str, str] = {}
+    if conversation.results:
+        waiting, results = await find_waiting(services, caller, conversation.results, "input")
+        if conversation.approvals and record is not None and record.id != waiting.id:
+            raise invalid("input", "answer the calls of one turn at a time")
+        record, outputs = waiting, {call_id: result.content for call_id, result in results.items()}
+    if record is None:
+        raise invalid("previous_response_id", "name the response that asked for the approval")
     decisions = dict(map(_decision, conversation.approvals))
-    record = await take_decisions(services, caller, record, decisions, "input")
-    segment = await segment_of_decision(services.store, record.id, next(iter(decisions)))
+    record = await take_answers(services, caller, record, decisions, outputs, "input")
+    segment = await segment_of_answer(services.store, record.id, next(iter([*decisions, *outputs])))
     return record, OpenAIResponses(record.options, segment)
 
 
@@ -164,22 +198,35 @@ def _decision(approval: ApprovalItem) -> tuple[str, ApprovalItem]:
     return call_id, approval
 
 
-async def take_decisions(
-    services: Services, caller: Caller, record: TurnRecord, decisions: Mapping[str, ApprovalItem], param: str
+async def take_answers(
+    services: Services,
+    caller: Caller,
+    record: TurnRecord,
+    decisions: Mapping[str, ApprovalItem],
+    outputs: Mapping[str, str],
+    param: str,
 ) -> TurnRecord:
-    """Decide about calls by their ids: about all that the turn waits for, or about none.
+    """Take decisions and results of the client's tools by call id: all that the turn waits for, or none.
 
-    Raises HttpError, ApprovalConflictError, TurnNotWaitingError.
+    Raises HttpError, ApprovalConflictError, ReplyConflictError, TurnNotWaitingError.
     """
-    caller.needs("approve")
+    if decisions:
+        caller.needs("approve")
     fold = await fold_log(services.store, record.id)
     undecided = [request.call_id for request in fold.undecided]
+    open_ids = [*undecided, *(call.call_id for call in fold.open_client_calls)]
     for call_id in decisions:
         if call_id not in undecided and fold.decision(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}")
-    missing = [call_id for call_id in undecided if call_id not in decisions]
-    if missing and len(missing) < len(undecided):  # With none decided it is a repeated request.
-        raise invalid(param, f"decide about everything at once; {', '.join(map(repr, missing))} is missing")
+    for call_id in outputs:
+        if fold.client_call(call_id) is None:
+            raise invalid(param, f"there is no request for approval of {call_id!r}, and no such call of your functions")
+    answered = {*decisions, *outputs}
+    missing = [call_id for call_id in open_ids if call_id not in answered]
+    if missing and len(missing) < len(open_ids):  # With none answered it is a repeated request.
+        raise invalid(param, f"answer everything at once; {', '.join(map(repr, missing))} is missing")
+    for call_id, output in outputs.items():
+        await services.runner.send_tool_result(record.id, call_id, output)
     for call_id, approval in decisions.items():
         await services.runner.decide(
             record.id, call_id, approved=approval.approved, reason=approval.reason, by=caller.principal

@@ -18,7 +18,9 @@ from turnwire.core.events import (
     Usage,
 )
 from turnwire.core.turns import Message, TurnRecord
+from turnwire.core.waits import client_tools
 from turnwire.wires.framing import text_or_json
+from turnwire.wires.openai.chat_encoder import waiting_call_id
 
 Item = dict[str, Any]
 
@@ -84,10 +86,10 @@ def new_resource(turn_id: str, agent: str, at: int, echo: Mapping[str, Any], seg
         "incomplete_details": None,
         "usage": None,
         **ECHOED,
-        **echo,
+        **{name: value for name, value in echo.items() if name != "tools"},
         **({"previous_response_id": response_id(turn_id, segment - 1)} if segment > 1 else {}),
         "text": {"format": {"type": "text"}},
-        "tools": [],
+        "tools": echo.get("tools", []),
         "store": True,
     }
 
@@ -186,6 +188,35 @@ def result_item(item_id: str, call_id: str, result: ToolResultEvent) -> Item:
         "output": text_or_json(result.result),
         "status": "completed" if result.success else "incomplete",
     }
+
+
+def server_call_item(item_id: str, agent: str, args: dict[str, Any], result: ToolResultEvent) -> Item:
+    """Return a call that the server has run, in a form that a client with functions of its own does not run again."""
+    output = text_or_json(result.result)
+    return {
+        "id": item_id,
+        "type": "mcp_call",
+        "server_label": agent,
+        "name": result.tool,
+        "arguments": _arguments(args),
+        "output": output if result.success else None,
+        "error": None if result.success else output,
+        "status": "completed" if result.success else "failed",
+    }
+
+
+def output_item(turn_id: str, result: ToolResultEvent) -> Item:
+    """Return the result of a client's function as the client sent it."""
+    item = result_item(f"fco_{turn_id}_{result.call_id}", waiting_call_id(turn_id, result.call_id), result)
+    return {**item, "status": "completed"}
+
+
+def echoed_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that its response repeats, from the options of its turn."""
+    echoed = {name: value for name, value in options.items() if name in ECHOED}
+    if tools := client_tools(options):
+        echoed["tools"] = [{"type": "function", **msgspec.to_builtins(tool), "strict": False} for tool in tools]
+    return echoed
 
 
 def request_item(request: ApprovalRequestEvent, agent: str) -> Item:

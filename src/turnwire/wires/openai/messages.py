@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field
 
 from turnwire.core.codec import clean_text
 from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.waits import CLIENT_TOOLS
+from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, parse_fields, parse_json
 from turnwire.wires.openai.chat_encoder import parse_call_id
@@ -21,12 +23,14 @@ _STATUSES = {
     "approval_conflict": 400,
     "approval_not_found": 400,
     "idempotency_conflict": 400,
+    "reply_conflict": 400,
     "turn_not_waiting": 400,
 }
 _CODES = {"agent_not_found": "model_not_found", "unauthorized": "invalid_api_key"}
 _PARAMS = {"agent_not_found": "model"}
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_FILE_PARTS = ("image_url", "input_image", "file", "input_file", "input_audio")
 _IGNORED_ITEMS = ("reasoning", "mcp_approval_request", "item_reference")
 
 
@@ -73,6 +77,7 @@ class ResponseBody(BaseModel):
     parallel_tool_calls: bool | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
+    tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     user: str | None = None
@@ -90,6 +95,8 @@ class CompletionBody(BaseModel):
     stream_options: dict[str, Any] | None = None
     n: int | None = None
     response_format: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     temperature: float | None = None
     top_p: float | None = None
@@ -112,11 +119,15 @@ class PromptBody(MessageBody):
 
     @property
     def options(self) -> dict[str, Any]:
-        return self.request_options
+        tools = [tool.model_dump() for tool in self.tools]
+        return {**self.request_options, **({CLIENT_TOOLS: tools} if tools else {})}
 
     def fingerprint(self) -> str:
         # Without the session: it may be found differently when a client repeats its request.
-        return hashlib.sha256(msgspec.json.encode([self.agent, self.request_options, self.sent])).hexdigest()
+        fields = [self.agent, self.options, self.sent]
+        if self.attachments:
+            fields.append(msgspec.to_builtins([attachment.described() for attachment in self.attachments]))
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
 def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
@@ -138,18 +149,27 @@ def parse_completion_body(data: bytes) -> CompletionBody:
 
 
 def prompt_body(
-    message: str, *, session_id: str | None, model: str | None, options: dict[str, Any], sent: Sequence[Any]
+    message: str,
+    *,
+    session_id: str | None,
+    model: str | None,
+    options: dict[str, Any],
+    sent: Sequence[Any],
+    attachments: Sequence[Attachment] = (),
+    tools: Sequence[dict[str, Any]] = (),
 ) -> PromptBody:
     """Return the message to start a turn with. Raise HttpError 4xx."""
-    if not clean_text(message).strip():
+    if not clean_text(message).strip() and not attachments:
         raise invalid("input", "the last message has no text")
     return parse_fields(
         PromptBody,
         {
             "message": message,
+            "attachments": list(attachments),
             "session_id": session_id,
             "agent": model,
             "request_options": options,
+            "tools": list(tools),
             "sent": msgspec.to_builtins(sent),
         },
     )
@@ -159,6 +179,29 @@ def _refuse_formats(param: str, output_format: Any) -> None:
     kind = cast("dict[str, Any]", output_format).get("type", "text") if isinstance(output_format, dict) else "text"
     if kind != "text":
         raise invalid(param, f"the format {kind!r} is not supported; answers are text", "unsupported_content")
+
+
+# Tools that the client runs
+
+
+def client_functions(body: ResponseBody | CompletionBody) -> list[dict[str, Any]]:
+    """Return the functions that a body declares, as a message declares tools. Raise HttpError 400."""
+    functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
+    if functions and body.tool_choice not in (None, "auto", "none"):
+        raise invalid("tool_choice", "the agent chooses its tools; send `auto` or `none`", "unsupported_content")
+    return [] if body.tool_choice == "none" else functions
+
+
+def _function(tool: Any, param: str) -> dict[str, Any]:
+    fields = cast("dict[str, Any]", tool) if isinstance(tool, dict) else {}
+    if fields.get("type") != "function":
+        raise invalid(f"{param}.type", "only tools of the type `function` are supported", "unsupported_content")
+    # Chat Completions has the function in a field of its own.
+    function = fields.get("function", fields)
+    if not isinstance(function, dict):
+        raise invalid(f"{param}.function", "not an object")
+    named = {name: cast("dict[str, Any]", function).get(name) for name in ("name", "description", "parameters")}
+    return {name: value for name, value in named.items() if value}
 
 
 # Conversations: `input` of a response, `messages` of a completion
@@ -178,12 +221,18 @@ class _Verdict(Struct, frozen=True):
 
 
 class ClientConversation(Struct, frozen=True, kw_only=True):
-    """A conversation of a client. `message` is None if it has only approval decisions."""
+    """A conversation of a client. `message` is None if it has only answers that a turn waits for.
+
+    `results` are the results of calls that the server has made, at the end of the conversation.
+    """
 
     message: str | None
+    attachments: tuple[Attachment, ...] = ()
     history: tuple[Message, ...] = ()
+    history_files: tuple[Attachment, ...] = ()
     instructions: tuple[str, ...] = ()
     approvals: tuple[ApprovalItem, ...] = ()
+    results: tuple[Message, ...] = ()
 
 
 def read_input(value: Any) -> ClientConversation:
@@ -195,13 +244,16 @@ def read_input(value: Any) -> ClientConversation:
         kind = item.get("type") or "message"
         match kind:
             case "message":
-                parser.add_message(item.get("role"), _text(item.get("content"), f"{param}.content"), param)
+                parser.add_message(item.get("role"), item.get("content"), param)
             case "function_call":
                 parser.add_calls([_call(item, item.get("call_id"), param)])
             case "function_call_output":
                 parser.add_result(item.get("call_id"), _text(item.get("output"), f"{param}.output"), param)
             case "mcp_approval_response":
                 parser.approvals.append(_approval(item, param))
+            case "mcp_call":
+                parser.add_calls([_call(item, item.get("id"), param)])
+                parser.add_result(item.get("id"), str(item.get("output") or item.get("error") or ""), param)
             case _ if kind in _IGNORED_ITEMS:
                 pass
             case _:
@@ -210,28 +262,22 @@ def read_input(value: Any) -> ClientConversation:
 
 
 def read_messages(value: Any) -> ClientConversation:
-    """Parse the `messages` of a completion. Raise HttpError 400.
-
-    Results of calls that wait for approval are decisions.
-    """
+    """Parse the `messages` of a completion. Raise HttpError 400."""
     parser = _InputParser()
     for param, message in _objects(value, "messages"):
         role, content = message.get("role"), message.get("content")
         calls = message.get("tool_calls") if role == "assistant" else None
-        text = "" if content is None and role == "assistant" else _text(content, f"{param}.content")
+        content = "" if content is None and role == "assistant" else content
         if role == "tool":
-            parser.add_result(message.get("tool_call_id"), text, param)
+            parser.add_result(message.get("tool_call_id"), _text(content, f"{param}.content"), param)
         elif calls:
             requests = [
                 _call(call.get("function"), call.get("id"), call_param)
                 for call_param, call in _objects(calls, f"{param}.tool_calls")
             ]
-            parser.add_calls(requests, text)
+            parser.add_calls(requests, _text(content, f"{param}.content"))
         else:
-            parser.add_message(role, text, param)
-    results = list(takewhile(lambda message: message.role == "tool", reversed(parser.messages)))
-    if results and all(parse_call_id(result.call_id or "") for result in results):
-        return ClientConversation(message=None, approvals=tuple(map(_verdict, reversed(results))))
+            parser.add_message(role, content, param)
     return parser.conversation("messages")
 
 
@@ -240,12 +286,18 @@ class _InputParser:
         self.messages: list[Message] = []
         self.instructions: list[str] = []
         self.approvals: list[ApprovalItem] = []
+        self.files: list[list[Attachment]] = []
+        """The files of each message of the user."""
 
-    def add_message(self, role: Any, text: str, param: str) -> None:
+    def add_message(self, role: Any, content: Any, param: str) -> None:
         if role in ("system", "developer"):
-            self.instructions.append(text)
-        elif role in ("user", "assistant"):
-            self.messages.append(Message(role, text))
+            self.instructions.append(_text(content, f"{param}.content"))
+        elif role == "assistant":
+            self.messages.append(Message(role, _text(content, f"{param}.content")))
+        elif role == "user":
+            text, files = _text_and_files(content, f"{param}.content")
+            self.messages.append(Message("user", text, attachments=tuple(file.described() for file in files)))
+            self.files.append(files)
         else:
             raise invalid(f"{param}.role", "unknown role; send `system`, `developer`, `user`, `assistant` or `tool`")
 
@@ -263,17 +315,26 @@ class _InputParser:
         self.messages.append(Message("tool", text, call_id=call_id))
 
     def conversation(self, param: str) -> ClientConversation:
-        message = None
+        message, attachments = None, list[Attachment]()
+        if (results := self._last_results()) or (self.approvals and not self.messages):
+            return ClientConversation(message=None, approvals=tuple(self.approvals), results=tuple(results))
         if self.messages and self.messages[-1].role == "user":
-            message = self.messages.pop().content
-        elif self.messages or not self.approvals:
+            message, attachments = self.messages.pop().content, self.files.pop()
+        else:
             raise invalid(param, "the last message must be the user's")
         return ClientConversation(
             message=message,
+            attachments=tuple(attachments),
             history=tuple(self.messages),
+            history_files=tuple(file for files in self.files for file in files),
             instructions=tuple(self.instructions),
             approvals=tuple(self.approvals),
         )
+
+    def _last_results(self) -> list[Message]:
+        """Return the results at the end, if all of them are of calls that this server has made."""
+        results = list(takewhile(lambda message: message.role == "tool", reversed(self.messages)))
+        return results[::-1] if all(parse_call_id(result.call_id or "") for result in results) else []
 
 
 def _objects(value: Any, param: str) -> list[tuple[str, dict[str, Any]]]:
@@ -289,16 +350,63 @@ def _objects(value: Any, param: str) -> list[tuple[str, dict[str, Any]]]:
 def _text(content: Any, param: str) -> str:
     if isinstance(content, str):
         return content
+    return "".join(_part_text(part, part_param) for part_param, part in _objects(content, param))
+
+
+def _part_text(part: dict[str, Any], param: str) -> str:
+    name = _TEXT_PARTS.get(str(part.get("type")))
+    if name is None:
+        raise invalid(param, f"only text is supported here, not {part.get('type')!r}", "unsupported_content")
+    text = part.get(name)
+    if not isinstance(text, str):
+        raise invalid(f"{param}.{name}", "not a string")
+    return text
+
+
+def _text_and_files(content: Any, param: str) -> tuple[str, list[Attachment]]:
+    """Return the text of a user's message, and its files."""
+    if not isinstance(content, list):
+        return _text(content, param), []
     texts: list[str] = []
+    files: list[Attachment] = []
     for part_param, part in _objects(content, param):
-        name = _TEXT_PARTS.get(str(part.get("type")))
-        if name is None:
-            raise invalid(part_param, f"only text is supported here, not {part.get('type')!r}", "unsupported_content")
-        text = part.get(name)
-        if not isinstance(text, str):
-            raise invalid(f"{part_param}.{name}", "not a string")
-        texts.append(text)
-    return "".join(texts)
+        if part.get("type") in _FILE_PARTS:
+            files.append(_file(part, part_param))
+        else:
+            texts.append(_part_text(part, part_param))
+    return "".join(texts), files
+
+
+def _file(part: dict[str, Any], param: str) -> Attachment:
+    """Return the file of a part: an image, or a file by its data or its URL."""
+    kind = str(part["type"])
+    if kind in ("image_url", "input_image"):
+        image = part.get("image_url")
+        url = cast("dict[str, Any]", image).get("url") if isinstance(image, dict) else image
+        if not isinstance(url, str):
+            raise invalid(f"{param}.image_url", "send a URL, which may be a data URL", "unsupported_content")
+        fields = file_fields(url, kind="image")
+    elif kind == "input_audio":
+        audio = _fields(part.get("input_audio"))
+        fields = {"data": audio.get("data"), "media_type": f"audio/{audio.get('format')}"}
+    else:
+        file = _fields(part.get("file")) if kind == "file" else part
+        name, data, url = file.get("filename"), file.get("file_data"), file.get("file_url")
+        if isinstance(data, str) and not data.startswith("data:"):
+            guessed = guess_type(name) if isinstance(name, str) else None
+            fields = {"data": data, "media_type": guessed or "application/pdf", "name": name}
+        elif isinstance(address := data or url, str):
+            fields = file_fields(address, name=name if isinstance(name, str) else None)
+        else:
+            raise invalid(param, "send the file itself as `file_data`, not a `file_id`", "unsupported_content")
+    try:
+        return parse_fields(Attachment, fields)
+    except HttpError as error:
+        raise invalid(param, str(error)) from None
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _call(function: Any, call_id: Any, param: str) -> ToolRequest:
@@ -311,16 +419,16 @@ def _call(function: Any, call_id: Any, param: str) -> ToolRequest:
     raise invalid(param, "not a function call with an id, a name and arguments as a JSON object")
 
 
-def _verdict(result: Message) -> ApprovalItem:
+def verdict(result: Message) -> ApprovalItem:
     """Return the decision in a tool result. Only exact words count: a program that runs calls must not approve one."""
     decisions = {"approved": {"approved": True}, "denied": {"approved": False}}
     try:
         decision = decisions.get(result.content.strip()) or msgspec.json.decode(result.content)
-        verdict = msgspec.convert(decision, _Verdict)
+        decided = msgspec.convert(decision, _Verdict)
     except (ValueError, RecursionError):
         message = 'answer a call that waits for approval with `approved`, `denied` or {"approved": …, "reason": …}'
         raise invalid("messages", message) from None
-    return ApprovalItem(result.call_id or "", verdict.approved, verdict.reason)
+    return ApprovalItem(result.call_id or "", decided.approved, decided.reason)
 
 
 def _approval(item: dict[str, Any], param: str) -> ApprovalItem:

@@ -4,8 +4,12 @@ Every frame but the last, `[DONE]`, has its index as `sequence_number`. The same
 so a client can resume after any of them. Events that the protocol does not know are sent in a `keepalive`, which every
 OpenAI client accepts.
 
-A turn that waits for a person ends its response with an approval request and continues in another response. So a turn
-has one response more than it has waited times, and the `segment` says which of them is sent.
+A turn that waits ends its response with what it waits for (a call of one of the client's functions, an approval
+request, a question as text) and continues in another response. So a turn has one response more than it has waited
+times, and the `segment` says which of them is sent.
+
+A client runs every `function_call` that it gets. So a response to a request with functions has the calls that the
+server runs as `mcp_call`.
 """
 
 import hashlib
@@ -15,7 +19,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import Raw
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json, begins_wait
 from turnwire.core.contracts import Control
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -29,7 +33,9 @@ from turnwire.core.events import (
     InputEvent,
     MessageEvent,
     Outcome,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -45,15 +51,17 @@ from turnwire.core.events import (
 )
 from turnwire.core.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
+from turnwire.wires.openai.chat_encoder import question_text, waiting_call_id
 from turnwire.wires.openai.frames import (
-    ECHOED,
     Output,
     call_item,
+    echoed_fields,
     ended_resource,
     new_resource,
     numbered_frame,
     request_item,
     result_item,
+    server_call_item,
 )
 
 _ENDS: Mapping[Outcome, tuple[str, str]] = {
@@ -80,7 +88,7 @@ class OpenAIResponses:
         if segment < 1:
             raise ValueError("segment: the first is 1")
         self.segment = segment
-        self._echo = {name: value for name, value in (echo or {}).items() if name in ECHOED}
+        self._echo = echoed_fields(echo or {})
         digest = hashlib.sha256(ascii_json([segment, self._echo])).hexdigest()
         self.key = f"{self.name}?{digest}" if self._echo or segment > 1 else self.name
 
@@ -107,6 +115,8 @@ class ResponsesEncoder:
         self._output = Output()
         self._answer_length = 0
         self._call_ids: dict[str, str] = {}
+        self._server_calls: dict[str, dict[str, Any]] = {}
+        self._client_calls: set[str] = set()
         self._used_ids: set[str] = set()
         self._usage: Usage | None = None
         self._error: ErrorEvent | None = None
@@ -190,7 +200,9 @@ class ResponsesEncoder:
             self._start_segment(logged.at)
         if isinstance(event, ToolCallEvent):
             self._add_call_id(event.call_id)
-        self._waits = self._waits or logged.type == "approval_request"
+            if event.runs_on == "client":
+                self._client_calls.add(event.call_id)
+        self._waits = self._waits or begins_wait(logged)
         if self._is_current:
             self._at = logged.at
             self._add_event(logged)
@@ -204,10 +216,11 @@ class ResponsesEncoder:
                 if event.content and not event.agent_path:
                     output.add_reasoning(event.content, self._item_id("rs", logged.position))
             case ToolCallEvent():
-                output.add_call(call_item(self._item_id("fc", logged.position), self._call_ids[event.call_id], event))
+                self._add_call(event, logged.position)
             case ToolResultEvent():
-                call_id = self._call_ids.get(event.call_id, event.call_id)
-                output.add(result_item(self._item_id("fco", logged.position), call_id, event))
+                self._add_result(event, logged.position)
+            case QuestionEvent():
+                self._ask(event, logged.position)
             case ApprovalRequestEvent():
                 output.add(request_item(event, self._agent))
                 output.place_pending()
@@ -233,6 +246,7 @@ class ResponsesEncoder:
                 | ReviewEvent()
                 | ToolProgressEvent()
                 | ApprovalResponseEvent()
+                | ReplyEvent()
                 | CustomEvent()
             ):
                 # OpenAI's helper for Node fails at an unknown type, and knows this one.
@@ -241,6 +255,33 @@ class ResponsesEncoder:
                 pass
             case _:
                 assert_never(event)
+
+    def _add_call(self, event: ToolCallEvent, position: int) -> None:
+        if event.runs_on == "client":
+            call_id = waiting_call_id(self._turn_id, event.call_id)
+        elif "tools" in self._echo:
+            self._server_calls[event.call_id] = event.args
+            return
+        else:
+            call_id = self._call_ids[event.call_id]
+        self._output.add_call(call_item(self._item_id("fc", position), call_id, event))
+
+    def _add_result(self, event: ToolResultEvent, position: int) -> None:
+        if event.call_id in self._client_calls:
+            return  # The client has sent it.
+        if "tools" in self._echo:
+            args = self._server_calls.pop(event.call_id, {})
+            self._output.add(server_call_item(self._item_id("mcp", position), self._agent, args, event))
+            return
+        call_id = self._call_ids.get(event.call_id, event.call_id)
+        self._output.add(result_item(self._item_id("fco", position), call_id, event))
+
+    def _ask(self, event: QuestionEvent, position: int) -> None:
+        text = question_text(event.prompt, after_text=False)
+        self._output.close()
+        self._output.add_text(text, ascii_json(text), self._item_id("msg", position), self._answer_length)
+        self._output.close()
+        self._output.place_pending()
 
     def _add_call_id(self, call_id: str) -> None:
         """Give the call an id that is unique in the turn: an agent may use a call id twice."""

@@ -1,7 +1,7 @@
 """`/v1/responses`: turns as OpenAI responses, to create, read again, continue, stop and delete.
 
-Every turn is a response, however it was started: `resp_<turn id>`. A turn that waited for a person has another response
-for each time that it continued: `resp_<turn id>_2` …
+Every turn is a response, however it was started: `resp_<turn id>`. A turn that waited has another response for each
+time that it continued: `resp_<turn id>_2` …
 """
 
 from collections import deque
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnwire.core.codec import ascii_json
+from turnwire.core.events import ToolResultEvent
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error
 from turnwire.server.messages import parse_json
@@ -22,10 +23,10 @@ from turnwire.server.streams.socket import SilentWire, SocketHandler
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import while_connected
 from turnwire.wires.openai.conversation import begin_response, find_response
-from turnwire.wires.openai.frames import decision_item, input_items, response_id
+from turnwire.wires.openai.frames import decision_item, input_items, output_item, response_id
 from turnwire.wires.openai.messages import ResponseBody, invalid, openai_error, parse_response_body
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
-from turnwire.wires.openai.resume import decisions_before, find_in_response, response_so_far, settled_response
+from turnwire.wires.openai.resume import answers_before, find_in_response, response_so_far, settled_response
 
 _MAX_ITEMS = 100
 _DATA = b"data: "
@@ -34,7 +35,7 @@ _MAX_QUEUED = 8
 
 
 async def create(request: Request, services: Services) -> Stream | None:
-    """Start a turn, or take a decision; stream the response, or answer with it when it is over."""
+    """Start a turn, or continue one that waits; stream the response, or answer with it when it is over."""
     request.caller.needs("write")
     body, key = parse_response_body(await request.json_body()), request.idempotency_key
     store = services.store
@@ -91,14 +92,17 @@ async def delete(request: Request, services: Services) -> None:
 
 
 async def list_input_items(request: Request, services: Services) -> None:
-    """Answer with what the client sent: the message and its history, or the decisions."""
+    """Answer with what the client sent: the message and its history, or the answers to calls."""
     request.caller.needs("read")
     record, wire = await find_response(services, request.caller, request.params["id"])
     if wire.segment == 1:
         items = input_items(record)
     else:
-        decisions = await decisions_before(services.store, record.id, wire.segment)
-        items = [decision_item(record.id, decision) for decision in decisions]
+        answers = await answers_before(services.store, record.id, wire.segment)
+        items = [
+            output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
+            for answer in answers
+        ]
     if request.query.get("order", "desc") != "asc":
         items.reverse()
     await request.respond_json(200, _page(items, request.query))
@@ -251,7 +255,8 @@ def _route(
     body: type[BaseModel] | None = None,
 ) -> Route:
     responses = {"200": response("As OpenAI's clients expect it")}
-    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, openai_error)
+    takes_files = body is ResponseBody
+    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, openai_error, takes_files)
 
 
 def routes() -> list[AnyRoute]:

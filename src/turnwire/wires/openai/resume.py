@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, log_event
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait, log_event
 from turnwire.core.contracts import LogReader
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -159,21 +159,32 @@ async def find_in_response(store: LogReader, record: TurnRecord, wire: OpenAIRes
 
 
 class _Segments:
-    """Numbers the responses of a turn; `decisions` are those that each response began with."""
+    """Numbers the responses of a turn; `answers` are those of the client that each response began with."""
 
     def begin(self) -> None:
         self.count = 1
-        self.decisions: list[tuple[int, ApprovalResponseEvent]] = []
+        self.answers: list[tuple[int, ApprovalResponseEvent | ToolResultEvent]] = []
         self._waits = False
+        self._client_calls: set[str] = set()
 
     def visit(self, logged: LoggedEvent) -> bool:
         if self._waits and logged.type not in SUSPENSION_EVENTS:
             self.count, self._waits = self.count + 1, False
-        if logged.type == "approval_response":
-            assert isinstance(logged.event, ApprovalResponseEvent)
-            self.decisions.append((self.count, logged.event))
-        self._waits = self._waits or logged.type == "approval_request"
+        if logged.type in ("approval_response", "tool_call", "tool_result"):
+            self._note(logged.event)
+        self._waits = self._waits or begins_wait(logged)
         return False
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case ToolCallEvent(runs_on="client"):
+                self._client_calls.add(event.call_id)
+            case ToolResultEvent() if event.call_id in self._client_calls:
+                self.answers.append((self.count, event))
+            case ApprovalResponseEvent():
+                self.answers.append((self.count, event))
+            case _:
+                pass
 
     def restarted(self, span: range) -> None:
         pass
@@ -190,13 +201,13 @@ async def count_segments(store: LogReader, turn_id: str) -> int:
     return (await _read_segments(store, turn_id)).count
 
 
-async def segment_of_decision(store: LogReader, turn_id: str, call_id: str) -> int:
-    """Return the number of the response that began with the last decision about a call."""
-    decisions = (await _read_segments(store, turn_id)).decisions
-    return [segment for segment, decision in decisions if decision.call_id == call_id][-1]
+async def segment_of_answer(store: LogReader, turn_id: str, call_id: str) -> int:
+    """Return the number of the response that began with the last answer to a call."""
+    answers = (await _read_segments(store, turn_id)).answers
+    return [segment for segment, answer in answers if answer.call_id == call_id][-1]
 
 
-async def decisions_before(store: LogReader, turn_id: str, segment: int) -> list[ApprovalResponseEvent]:
-    """Return the decisions that a response began with."""
-    decisions = (await _read_segments(store, turn_id)).decisions
-    return [decision for number, decision in decisions if number == segment]
+async def answers_before(store: LogReader, turn_id: str, segment: int) -> list[ApprovalResponseEvent | ToolResultEvent]:
+    """Return the decisions and the results of the client's functions that a response began with."""
+    answers = (await _read_segments(store, turn_id)).answers
+    return [answer for number, answer in answers if number == segment]

@@ -3,7 +3,7 @@
 import asyncio
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Reset, Wire
+from turnwire.core.contracts import Control, Reset, Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
@@ -19,11 +19,13 @@ from turnwire.server.messages import (
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
-from turnwire.server.streams.log_file import stream_log
+from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.replay import Replay, StateReader
 from turnwire.server.streams.resume import BYTES, FRAMES, ResumePoint, find_point, is_void, void_of
 from turnwire.server.streams.stream import (
     SessionSource,
     Stream,
+    StreamSource,
     session_header,
     stream_from_first_frame,
     stream_turn,
@@ -40,11 +42,13 @@ from turnwire.server.turns import (
     start_turn,
     turn_error,
 )
+from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.sse_chat.encoder import SseChat
 
 SSE_CHAT = SseChat()
 _MAX_WAIT_SECONDS = 60
+_NUMBERED = (A2a.name, AgUi.name)
 
 
 async def chat(request: Request, services: Services) -> None:
@@ -86,8 +90,8 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         return None
     point = None
     if wire.keeps_state:
-        if wire.name == AgUi.name and b"last-event-id" in request.headers:
-            # The ids of this wire are numbers of frames, not positions.
+        if wire.name in _NUMBERED and b"last-event-id" in request.headers:
+            # The ids of these wires are numbers of frames, not positions.
             point = await find_point(services.store, record.id, wire, FRAMES, cursor.position)
         else:
             point = await _text_point(services, record, cursor, offset or 0, wire)
@@ -234,6 +238,7 @@ def routes() -> list[Route]:
             [_KEY],
             MessageBody,
             {"200": response("The answer", "application/json")},
+            takes_files=True,
         ),
         Route(
             "POST",
@@ -244,6 +249,7 @@ def routes() -> list[Route]:
             [_KEY, _LAST_ID],
             MessageBody,
             _EVENTS,
+            takes_files=True,
         ),
         Route(
             "GET",
@@ -285,3 +291,65 @@ def routes() -> list[Route]:
             responses=_EVENTS,
         ),
     ]
+
+
+# The download of a log
+
+
+class LogFile:
+    """The wire of a log's download: one line of JSON for each event, with its position, epoch and time.
+
+    It is a stream like any other: counted, written page by page at the reader's pace, and dropped when the reader
+    stalls. It has no control frames: a download that cannot go on is broken off.
+    """
+
+    name = key = "log_file"
+    media_type = "application/jsonl"
+    keeps_state = False
+    heartbeat = opening = b""
+
+    def encoder(self) -> "_LineEncoder":
+        return _LineEncoder()
+
+    def control(self, control: Control) -> None:
+        return None
+
+
+class _LineEncoder:
+    takes_heartbeat = False
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        return logged_json(logged) + b"\n"
+
+    def pause(self) -> bytes:
+        return b""
+
+
+class LogSource(StreamSource):
+    """The committed events of a turn, up to the position that the log had when it was asked for."""
+
+    waits = True
+
+    def __init__(self, store: StateReader, record: TurnRecord) -> None:
+        self._store = store
+        self._record = record
+
+    async def wait(self) -> None:
+        # A log that cannot be read is an error, and never a shorter log.
+        await self._store.read(self._record.id, 0, 1)
+
+    async def write(self, connection: Connection) -> None:
+        connection.takes_heartbeat = lambda: False
+        replay = Replay(self._store, self._record.id, connection, 0)
+        while not connection.is_finished and replay.position < self._record.last_position:
+            await replay.write_page()
+        if not connection.is_blocked:
+            connection.write(b"", last=True)
+
+
+def stream_log(request: Request, services: Services, record: TurnRecord) -> Stream:
+    """Open the download of a turn's log."""
+    name = f'attachment; filename="turn-{record.id}.jsonl"'
+    headers = [(b"content-disposition", name.encode("ascii"))]
+    source = LogSource(services.store, record)
+    return Stream(request, services, LogFile(), source, headers, caching=[(b"cache-control", b"no-store")])

@@ -28,7 +28,9 @@ from turnwire.core.events import (
     Hit,
     InputEvent,
     MessageEvent,
+    QuestionEvent,
     ReasoningEvent,
+    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     ReviewEvent,
@@ -104,6 +106,8 @@ class _TextEncoder:
                 | ReasoningEvent()
                 | ApprovalRequestEvent()
                 | ApprovalResponseEvent()
+                | QuestionEvent()
+                | ReplyEvent()
                 | CustomEvent()
             ):
                 return self._line(logged)

@@ -76,6 +76,7 @@ def routes() -> list[Route]:
             _PARAMETERS,
             RagMessageBody,
             {"200": response("The answer", "application/json"), **_FAILED},
+            takes_files=True,
         ),
         Route(
             "POST",
@@ -86,5 +87,6 @@ def routes() -> list[Route]:
             _PARAMETERS,
             RagMessageBody,
             {"200": response("`three_phase_text`", "text/plain"), **_FAILED},
+            takes_files=True,
         ),
     ]

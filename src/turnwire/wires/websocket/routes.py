@@ -7,13 +7,22 @@ with an `id` repeats the id.
 from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from turnwire.core.codec import ascii_json
 from turnwire.core.contracts import Reset
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import NO_NUL, ApprovalBody, ClientId, Cursor, MessageBody, parse_json
+from turnwire.server.messages import (
+    NO_NUL,
+    ApprovalBody,
+    ClientId,
+    Cursor,
+    MessageBody,
+    ReplyBody,
+    ToolResultBody,
+    parse_json,
+)
 from turnwire.server.request import Request
 from turnwire.server.router import SocketRoute
 from turnwire.server.services import Services
@@ -25,7 +34,7 @@ from turnwire.wires.websocket.encoder import WebSocket, message
 # The client's messages: JSON objects with a `type`, and an `id` of the client's that the answer repeats
 
 MessageId = Annotated[str, StringConstraints(max_length=128)] | int | None
-Kind = Literal["start", "follow", "unfollow", "cancel", "approve", "ping"]
+Kind = Literal["start", "follow", "unfollow", "cancel", "approve", "reply", "tool_result", "ping"]
 
 
 class ClientMessage(BaseModel):
@@ -57,6 +66,14 @@ class ApproveMessage(TurnMessage, ApprovalBody):
     call_id: Annotated[str, StringConstraints(max_length=256)]
 
 
+class ReplyMessage(TurnMessage, ReplyBody):
+    model_config = ConfigDict(extra="ignore")
+
+
+class ToolResultMessage(TurnMessage, ToolResultBody):
+    model_config = ConfigDict(extra="ignore")
+
+
 class TurnSocket(SocketHandler):
     """One client of `/v1/ws`. Messages are answered in order, slow ones when they are done."""
 
@@ -83,6 +100,10 @@ class TurnSocket(SocketHandler):
                 await self.perform_later(message_id, self._cancel(message_id, data))
             case "approve":
                 await self.perform_later(message_id, self._approve(message_id, data))
+            case "reply":
+                await self.perform_later(message_id, self._reply(message_id, data))
+            case "tool_result":
+                await self.perform_later(message_id, self._send_tool_result(message_id, data))
 
     async def _start(self, message_id: MessageId, data: str | bytes) -> None:
         """Start a turn, or join the one that its id or key names, and follow it."""
@@ -143,7 +164,25 @@ class TurnSocket(SocketHandler):
             reason=body.reason,
             by=self.caller.principal,
             args=body.args,
+            edited_args=body.edited_args,
         )
+        self._accept(message_id, await self._find(record.id))
+
+    async def _reply(self, message_id: MessageId, data: str | bytes) -> None:
+        self.caller.needs("approve")
+        body = parse_json(ReplyMessage, data, "message")
+        record = await self._find(body.turn_id)
+        by = self.caller.principal
+        await self.services.runner.reply(
+            record.id, body.question_id, body.value, declined=body.declined, reason=body.reason, by=by
+        )
+        self._accept(message_id, await self._find(record.id))
+
+    async def _send_tool_result(self, message_id: MessageId, data: str | bytes) -> None:
+        self.caller.needs("write")
+        body = parse_json(ToolResultMessage, data, "message")
+        record = await self._find(body.turn_id)
+        await self.services.runner.send_tool_result(record.id, body.call_id, body.output, is_error=body.is_error)
         self._accept(message_id, await self._find(record.id))
 
     async def _find(self, turn_id: str) -> TurnRecord:
@@ -174,5 +213,5 @@ class TurnSocket(SocketHandler):
 
 def routes() -> list[SocketRoute]:
     return [
-        SocketRoute("/v1/ws", TurnSocket, "Many turns on one WebSocket: start, follow, cancel, approve", "turns"),
+        SocketRoute("/v1/ws", TurnSocket, "Many turns on one WebSocket: start, follow, cancel, answer", "turns"),
     ]

@@ -1,0 +1,321 @@
+"""Objects that may be given as an agent: functions, objects with `answer`, agents of SDKs, and references to them.
+
+SDKs are recognised by the modules of their classes, so that none is imported to find out.
+"""
+
+import inspect
+import sys
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from msgspec import Struct
+
+from turnwire.agents.factories import factory_of
+from turnwire.core.contracts import (
+    Agent,
+    OnCrash,
+    attachment_types,
+    description_of,
+    keeps_journal,
+    starters_of,
+    takes_client_tools,
+)
+from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.turns import Turn
+
+# Plain functions
+
+Answer = Callable[[Turn], AsyncIterator[Event | str]]
+AnswerFunction = Callable[[Turn], Awaitable[str | None]]
+
+
+class WrappedFunction:
+    """The optional attributes of an agent, which the function that it wraps may declare."""
+
+    takes_attachments: bool | Sequence[str] = False
+    takes_client_tools = False
+    on_crash: OnCrash = "close"
+    journal: bool = False
+    repeats: Callable[[str], bool] | None = None
+    description: str | None = None
+    starters: Sequence[str] = ()
+
+
+class GeneratorAgent(WrappedFunction):
+    """Wrapper of `async def answer(turn): yield ...`, which yields text or events."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return self._answer(turn)
+
+
+class FunctionAgent(WrappedFunction):
+    """Wrapper of `async def answer(turn) -> str | None`. The text may also come from `emit(TokenEvent(...))`."""
+
+    def __init__(self, answer: AnswerFunction) -> None:
+        self._answer = answer
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        text = await self._answer(turn)
+        if text:
+            yield text
+
+
+# Objects that only offer LangChain's `astream_events`, such as clients of remote runnables. The runnables and graphs of
+# LangChain itself have the adapter `turnwire.agents.langgraph`, which also knows approvals, sub-agents and checkpoints.
+
+
+StreamEvents = Callable[..., AsyncGenerator[Mapping[str, Any]]]
+
+
+class StreamEventsAgent:
+    """Wrapper of an object with `astream_events(input, version=...)`; the input has the conversation's messages."""
+
+    def __init__(self, target: Any) -> None:
+        self._stream: StreamEvents = target.astream_events
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        messages = [
+            {"role": message.role, "content": message.content}
+            for message in turn.history
+            if message.role in ("user", "assistant") and message.content
+        ]
+        messages.append({"role": "user", "content": turn.message})
+        async with aclosing(self._stream({"messages": messages}, version="v2")) as events:
+            async for event in events:
+                for piece in _read_streamed(event):
+                    yield piece
+
+
+def _read_streamed(event: Mapping[str, Any]) -> list[Event | str]:
+    data: dict[str, Any] = event.get("data") or {}
+    call_id, name = str(event.get("run_id", "")), str(event.get("name", ""))
+    match event.get("event"):
+        case "on_chat_model_stream" | "on_llm_stream":
+            text = _chunk_text(data.get("chunk"))
+            return [text] if text else []
+        case "on_chat_model_end":
+            usage: dict[str, Any] = getattr(data.get("output"), "usage_metadata", None) or {}
+            return [UsageEvent(name, usage.get("input_tokens"), usage.get("output_tokens"))] if usage else []
+        case "on_tool_start":
+            args: Any = data.get("input")
+            return [
+                ToolCallEvent(call_id, name, cast("dict[str, Any]", args) if type(args) is dict else {"input": args})
+            ]
+        case "on_tool_end":
+            return [ToolResultEvent(call_id, name, True, _content(data.get("output")))]
+        case "on_tool_error":
+            return [ToolResultEvent(call_id, name, False, str(data.get("error", "")))]
+        case _:
+            return []
+
+
+def _chunk_text(chunk: Any) -> str:
+    """Return the text of a message chunk, whose content may be a list of blocks."""
+    content = _content(chunk)
+    if isinstance(content, list):
+        blocks = cast("list[str | dict[str, Any]]", content)
+        return "".join(block if isinstance(block, str) else str(block.get("text", "")) for block in blocks)
+    return content if isinstance(content, str) else ""
+
+
+def _content(message: Any) -> Any:
+    """Return the content of a message, or the value itself if it is none."""
+    return getattr(message, "content", message)
+
+
+# Agents of SDKs
+
+
+class Kind(Struct, frozen=True):
+    """One SDK: the classes of its agents, the adapter for them, and the extra that installs it.
+
+    `runner` is the module with the hook that records the SDK's runs in agents that are plain functions.
+    """
+
+    description: str
+    classes: frozenset[tuple[str, str]]
+    adapter: str
+    extra: str
+    runner: str | None = None
+
+    def adapt(self, agent: Any) -> Agent:
+        """Wrap an agent of the SDK. Raises ImportError with the pip command for the missing extra."""
+        module, _, name = self.adapter.partition(":")
+        try:
+            adapter = getattr(import_module(f"turnwire.agents.{module}"), name)
+        except ImportError as error:
+            raise ImportError(
+                f"{self.description} needs packages that are not installed: pip install 'turnwire[{self.extra}]'"
+            ) from error
+        return adapter(agent)
+
+
+KINDS = (
+    Kind(
+        "an agent of the OpenAI Agents SDK",
+        frozenset({("agents", "Agent"), ("agents", "AgentBase")}),
+        "openai_agents:OpenAIAgentsAgent",
+        "agents",
+        "openai_agents.runner",
+    ),
+    Kind(
+        "a LangChain runnable or LangGraph graph",
+        frozenset({("langchain_core", "Runnable"), ("langgraph", "Pregel")}),
+        "langgraph:LangGraphAgent",
+        "langchain",
+    ),
+    Kind(
+        "an agent of Pydantic AI",
+        frozenset({("pydantic_ai", "AbstractAgent"), ("pydantic_ai", "Agent")}),
+        "pydantic_ai:PydanticAIAgent",
+        "pydantic-ai",
+        "pydantic_ai.runner",
+    ),
+)
+
+
+def record_loaded_sdks() -> None:
+    """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
+    for kind in KINDS:
+        if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
+            # The application may have a package of that name, or not all of the extra.
+            with suppress(ImportError):
+                import_module(f"turnwire.agents.{kind.runner}").install_runner()
+
+
+def kind_of(value: Any) -> Kind | None:
+    """Return the SDK whose agent the object is, or None."""
+    if inspect.isclass(value):
+        return None
+    # Compare the top-level package only: SDKs move their classes between their own modules.
+    classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
+    return next((kind for kind in KINDS if kind.classes & classes), None)
+
+
+# Any of them
+
+
+def as_agent(target: Any) -> Agent:
+    """Return the agent of a function, an object or an SDK's agent. Raises TypeError, which says what is accepted.
+
+    An async context manager, or a function that makes one, becomes an `AgentFactory`, which the server opens.
+    Raises ImportError for an agent of an SDK whose adapter lacks a package.
+    """
+    if (on_crash := getattr(target, "on_crash", "close")) not in get_args(OnCrash):
+        raise TypeError(f"on_crash of {target!r} is {on_crash!r}; it can be 'close' or 'resume'")
+    if mistake := _common_mistake(target):
+        raise TypeError(mistake)
+    if not kind_of(target):
+        record_loaded_sdks()
+    if _is(inspect.isasyncgenfunction, target):
+        return _as_declared(GeneratorAgent(target), target)
+    if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
+        return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
+    if kind := kind_of(target):
+        return kind.adapt(target)
+    if _is(inspect.iscoroutinefunction, target):
+        return _as_declared(FunctionAgent(target), target)
+    if callable(getattr(target, "astream_events", None)):
+        return StreamEventsAgent(target)
+    if factory := factory_of(target):
+        return factory
+    raise TypeError(
+        f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
+        " returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
+        " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
+    )
+
+
+def _common_mistake(target: Any) -> str | None:
+    """Return what to do instead, if the object is something that is often given by mistake."""
+    name = _short_name(target)
+    if inspect.isclass(target):
+        return f"{name} is a class, not an agent: make an instance of it and give that"
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(target).__mro__}
+    if ("langchain_core", "BaseTool") in bases:
+        return f"{name} is a LangChain tool, not an agent: give it to an agent as one of its tools"
+    if not inspect.isroutine(target) or factory_of(target):
+        return None
+    is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
+    if inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)):
+        return f"{name} needs arguments: an @asynccontextmanager function that yields an agent is one without arguments"
+    if not is_async:
+        return f"{name} is a plain function; an agent is asynchronous: write `async def {target.__name__}(turn)`"
+    try:
+        inspect.signature(target).bind(None)
+    except TypeError:
+        return f"{name} cannot be called with a turn: write `async def {target.__name__}(turn)`"
+    return None
+
+
+def _short_name(target: Any) -> str:
+    if inspect.isroutine(target) or inspect.isclass(target):
+        return f"`{target.__qualname__}`"
+    return f"an object of type `{type(target).__qualname__}`"
+
+
+def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
+    """Copy what a function declares about itself to the agent that wraps it."""
+    agent.takes_attachments = attachment_types(target)
+    agent.takes_client_tools = takes_client_tools(target)
+    agent.on_crash = getattr(target, "on_crash", "close")
+    agent.journal = keeps_journal(target)
+    agent.repeats = getattr(target, "repeats", None)
+    agent.description, agent.starters = description_of(target), starters_of(target)
+    return agent
+
+
+def _is(kind: Callable[[Any], bool], target: Any) -> bool:
+    """Return True if a function, or the `__call__` of an object, is of this kind."""
+    return kind(target) or (not inspect.isclass(target) and kind(getattr(target, "__call__", None)))  # noqa: B004
+
+
+def load_tool(reference: str) -> Any:
+    """Return a tool by its name in `turnwire.tools`, or imported as `module:name`. Raises ValueError."""
+    if reference == "fetch_url":
+        from turnwire.tools import fetch_url
+
+        return fetch_url
+    return _load(reference)
+
+
+def load_agent(reference: str) -> Agent:
+    """Import an agent as `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
+    try:
+        return as_agent(_load(reference))
+    except (ImportError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _load(reference: str) -> Any:
+    module_name, _, name = reference.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"{reference!r} is not of the form module:name")
+    if module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+        raise ValueError(f"{reference!r} names a file; name the module instead: {dotted}:{name}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return getattr(import_module(module_name), name)
+    except ImportError as error:
+        raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
+    except AttributeError as error:
+        raise ValueError(f"{module_name!r} has no {name!r}") from error
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        # The module itself failed, such as a client that finds no key in the environment.
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = next((frame for frame in reversed(frames) if frame.filename.startswith(folder)), frames[-1])
+        raise ValueError(
+            f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
+        ) from error

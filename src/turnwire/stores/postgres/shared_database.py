@@ -1,0 +1,153 @@
+"""The database for code that blocks: the document index, the channels' journal, and commands.
+
+They run in threads and make the calls that they make to SQLite. The driver is asynchronous, so an event loop in a
+thread of its own serves all of them.
+"""
+
+import asyncio
+import hmac
+import re
+import secrets
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import count
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from turnwire.core.errors import StoreUnusableError
+from turnwire.stores.postgres.connections import Connections, DatabaseConnection
+from turnwire.stores.postgres.schema import check_version, open_database
+
+T = TypeVar("T")
+_CONNECTIONS = 4
+_SECRET_BYTES = 32
+
+
+class Rows:
+    """The result of a statement, with the methods of an SQLite cursor."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = [tuple(row) for row in rows]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def fetchone(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+
+class BlockingConnection:
+    """A connection inside a transaction, for a thread that is not the event loop's. `?` stands for a value."""
+
+    def __init__(self, connection: DatabaseConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+
+    def execute(self, query: str, values: Sequence[object] = ()) -> Rows:
+        fetching = self._connection.fetch(_numbered(query), *values)
+        return Rows(asyncio.run_coroutine_threadsafe(fetching, self._loop).result())
+
+
+@lru_cache(maxsize=512)
+def _numbered(query: str) -> str:
+    """Return the query with the driver's numbered placeholders."""
+    numbers = count(1)
+    return re.sub(r"\?", lambda _: f"${next(numbers)}", query)
+
+
+class SharedDatabase:
+    """A pool of connections whose calls block the calling thread. All methods may be called from any thread.
+
+    `behind_pooler` is for a pooler that gives every transaction another connection.
+    """
+
+    def __init__(self, url: str, *, connections: int = _CONNECTIONS, behind_pooler: bool = False) -> None:
+        self._behind_pooler = behind_pooler
+        self._password = (urlsplit(url).password or "").encode()
+        self._connections = Connections(
+            url, connections, behind_pooler=behind_pooler, settings={"search_path": "turnwire"}
+        )
+        self._executor = ThreadPoolExecutor(connections, thread_name_prefix="turnwire-shared")
+        self._opening = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def location(self) -> str:
+        return self._connections.location
+
+    def open(self, *, migrate: bool = True) -> None:
+        """Connect, and bring the tables up to date; with `migrate=False` only check them. Safe to call again.
+
+        Raises StoreUnusableError.
+        """
+        with self._opening:
+            if self._loop is not None:
+                return
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="turnwire-database", daemon=True)
+            self._thread.start()
+        try:
+            self.run(lambda connections: open_database(connections, prepare=None if migrate else check_version))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        with self._opening:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        self._executor.shutdown()
+        asyncio.run_coroutine_threadsafe(self._connections.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def run(self, call: Callable[[Connections], Awaitable[T]]) -> T:
+        """Return the result of `call(connections)`, which runs on the database's event loop."""
+
+        async def awaited() -> T:
+            return await call(self._connections)
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._opened()).result()
+
+    def transaction(self, work: Callable[[BlockingConnection], T]) -> T:
+        """Return the result of `work(connection)`: all that it writes is committed, or nothing if it raises.
+
+        It is called again if the connection is lost, so it must be safe to repeat. Raises StoreError, and what `work`
+        raises.
+        """
+        loop = self._opened()
+
+        async def call(connection: DatabaseConnection, is_retry: bool) -> T:
+            async with connection.transaction():
+                if self._behind_pooler:
+                    await connection.execute("SET LOCAL search_path TO turnwire")
+                return await loop.run_in_executor(self._executor, work, BlockingConnection(connection, loop))
+
+        return self.run(lambda connections: connections.run(call))
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of this name, the same for all processes that connect with the same password.
+
+        It is made of a stored value and the password, so that a backup of the database alone does not tell it.
+        """
+
+        def write(connection: BlockingConnection) -> bytes:
+            new = secrets.token_bytes(_SECRET_BYTES)
+            connection.execute("INSERT INTO secret VALUES (?, ?) ON CONFLICT DO NOTHING", (name, new))
+            return connection.execute("SELECT value FROM secret WHERE name = ?", (name,)).fetchone()[0]
+
+        return hmac.digest(self._password, self.transaction(write), "sha256")
+
+    def _opened(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise StoreUnusableError(self.location, "it is not open")
+        return self._loop

@@ -1,0 +1,230 @@
+"""`a2a`: a turn as the stream of an A2A task.
+
+The stream begins with the task. Tokens are pieces of the artifact `answer`; every other event is an update of the
+status, with a line of text for steps, and with the event itself as metadata. A turn that waits for a person ends the
+stream with `input-required`. Each frame has its number as its id, by which a client can resume exactly.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self, assert_never
+
+from msgspec import Raw
+
+from turnwire.core.codec import LoggedEvent, ascii_json
+from turnwire.core.contracts import Control, Encoder
+from turnwire.core.errors import RestartedError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    HandoffEvent,
+    InputEvent,
+    MessageEvent,
+    QuestionEvent,
+    ReasoningEvent,
+    ReplyEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.wires.a2a.frames import (
+    INPUT_REQUIRED,
+    OUTCOME_STATES,
+    VERSIONS,
+    WORKING,
+    TaskIds,
+    Version,
+    agent_message,
+    artifact_update,
+    event_metadata,
+    joined_text,
+    new_task,
+    question_message,
+    response_json,
+    status,
+    status_update,
+    text_part,
+)
+from turnwire.wires.framing import COMMENT_HEARTBEAT, SUSPENDED_TYPES, TOKEN_BODY, TURN_FAILED, answer_json, frame
+from turnwire.wires.progress import step_line
+
+_MARK = "\x00"  # The log removes control characters, so no text contains it.
+
+
+class A2a:
+    """The wire for one version of the protocol.
+
+    `request_id` is the id of a JSON-RPC request as JSON, which every event of its stream repeats; without it the
+    events are those of the REST binding. `names` are the client's own names for the context and the message.
+    """
+
+    name = "a2a"
+    media_type = "text/event-stream"
+    keeps_state = True
+    heartbeat = COMMENT_HEARTBEAT
+    opening = b""
+
+    def __init__(self, version: Version = "1.0", request_id: bytes | None = None, names: TaskIds | None = None) -> None:
+        self.version: Version = version
+        self.request_id = request_id
+        self.names = names
+        self.key = f"a2a?version={version}&request_id={request_id!r}&names={names!r}"
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for. Raise ValueError."""
+        version = VERSIONS.get(query.get("version", "1.0"))
+        if version is None:
+            raise ValueError(f"version: {' or '.join(VERSIONS)}")
+        return cls(version)
+
+    def encoder(self) -> Encoder:
+        return TaskEncoder(self)
+
+    def event(self, response: dict[str, Any]) -> bytes:
+        """Return an event of a stream, as JSON."""
+        return response_json(response, self.version, self.request_id)
+
+    def control(self, control: Control) -> None:
+        """Return None: the protocol has no control messages, so the connection breaks and the client resumes."""
+
+
+class TaskEncoder:
+    takes_heartbeat = True
+
+    def __init__(self, wire: A2a) -> None:
+        self._wire = wire
+        self._sent = 0
+        self._ids = TaskIds("", "")
+        self._agent = ""
+        self._answer_prefix = self._answer_suffix = b""
+        self._has_answer = False
+        self._requests: dict[str, ApprovalRequestEvent] = {}
+        self._decided: dict[str, tuple[LoggedEvent, str]] = {}
+        self._position = self._at = 0
+        self._error: ErrorEvent | None = None
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        resumed = self._continue() if self._requests and logged.type not in SUSPENDED_TYPES else b""
+        if logged.body.startswith(TOKEN_BODY):
+            return resumed + self._token(answer_json(logged.body))
+        return resumed + self._event(logged)
+
+    def _token(self, content: bytes) -> bytes:
+        if not content:
+            return b""
+        if not self._has_answer:
+            self._has_answer = True
+            return self._send(artifact_update(self._ids, Raw(content), append=False))
+        # Nearly every event is a token, so all but its text is encoded once.
+        self._sent += 1
+        return b"id: %d\ndata: %b%b%b\n\n" % (self._sent, self._answer_prefix, content, self._answer_suffix)
+
+    def pause(self) -> bytes:
+        if not self._requests:
+            return b""
+        question = question_message(self._ids, self._position, [*self._requests.values()])
+        body = self._wire.event(status_update(self._ids, status(INPUT_REQUIRED, self._at, question)))
+        return frame(body, b"%d" % (self._sent + 1))
+
+    def _continue(self) -> bytes:
+        """Return the end of the wait, and the decisions that ended it."""
+        ended, decided = self.pause(), self._decided
+        self._sent += 1
+        self._requests, self._decided = {}, {}
+        return ended + b"".join(self._step(*decision) for decision in decided.values())
+
+    def _event(self, logged: LoggedEvent) -> bytes:
+        event = logged.event
+        match event:
+            case SessionEvent():
+                self._begin(event)
+                return b""
+            case MessageEvent() if logged.position == 2:
+                return self._send({"task": new_task(self._ids, self._agent, event.content, logged.at)})
+            case ApprovalRequestEvent():
+                self._requests[event.call_id] = event
+                self._position, self._at = logged.position, logged.at
+                return self._step(logged, step_line(event) or "")
+            case ApprovalResponseEvent():
+                return self._decide(logged, event)
+            case ErrorEvent():
+                self._error = event
+                return b""
+            case ResponseEvent():
+                if not self._has_answer:
+                    return b""
+                return self._send(artifact_update(self._ids, "", append=True, last=True, citations=event.citations))
+            case DoneEvent():
+                return self._end(logged, event)
+            case RestartEvent():
+                raise RestartedError(event.from_position)
+            case ReasoningEvent():
+                return b"" if event.agent_path else self._step(logged, "")
+            case TokenEvent():
+                return b""
+            case (
+                MessageEvent()
+                | InputEvent()
+                | StatusEvent()
+                | HandoffEvent()
+                | SearchEvent()
+                | ReviewEvent()
+                | ToolCallEvent()
+                | ToolProgressEvent()
+                | ToolResultEvent()
+                | QuestionEvent()
+                | ReplyEvent()
+                | CitationEvent()
+                | CustomEvent()
+                | UsageEvent()
+            ):
+                return self._step(logged, step_line(event) or "")
+            case _:
+                assert_never(event)
+
+    def _begin(self, event: SessionEvent) -> None:
+        known = self._wire.names
+        context_id, message_id = (known.context_id, known.message_id) if known else (event.session_id, "")
+        self._ids, self._agent = TaskIds(event.turn_id, context_id, message_id), event.agent
+        piece = self._wire.event(artifact_update(self._ids, _MARK, append=True))
+        self._answer_prefix, _, self._answer_suffix = piece.partition(ascii_json(_MARK))
+
+    def _send(self, response: dict[str, Any]) -> bytes:
+        self._sent += 1
+        return frame(self._wire.event(response), b"%d" % self._sent)
+
+    def _step(self, logged: LoggedEvent, line: str) -> bytes:
+        """Return an update of the status with the event, and with a line of text if there is one."""
+        note = agent_message(self._ids, logged.position, text_part(line)) if line else None
+        metadata = event_metadata(logged.body)
+        return self._send(status_update(self._ids, status(WORKING, logged.at, note), metadata))
+
+    def _decide(self, logged: LoggedEvent, event: ApprovalResponseEvent) -> bytes:
+        """Note a decision. The wait ends with the last one, so that its frame comes first whatever their order."""
+        line = step_line(event) or ""
+        if event.call_id not in self._requests:
+            return self._step(logged, line)
+        self._decided[event.call_id] = logged, line
+        return self._continue() if len(self._decided) == len(self._requests) else b""
+
+    def _end(self, logged: LoggedEvent, event: DoneEvent) -> bytes:
+        text = ""
+        if event.outcome in ("failed", "interrupted"):
+            text = self._error.error if self._error else TURN_FAILED
+        elif event.joined is not None:
+            text = joined_text(event.joined.turn_id)
+        note = agent_message(self._ids, logged.position, text_part(text)) if text else None
+        ended = status(OUTCOME_STATES[event.outcome], logged.at, note)
+        return self._send(status_update(self._ids, ended, event_metadata(logged.body)))

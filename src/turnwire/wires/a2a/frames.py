@@ -1,0 +1,275 @@
+"""The objects of A2A 1.0 as plain values, their form in A2A 0.3, and the envelope of a JSON-RPC response."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from turnwire.core.codec import ascii_json, time_text
+from turnwire.core.contracts import TurnStatus
+from turnwire.core.events import ApprovalRequestEvent, CitationEvent
+from turnwire.core.turns import Step, TurnRecord, TurnState
+from turnwire.wires.framing import omit_none
+from turnwire.wires.progress import approval_question, status_of, waiting_steps
+
+Version = Literal["1.0", "0.3"]
+VERSIONS: Mapping[str, Version] = {"1.0": "1.0", "0.3": "0.3"}
+
+EVENT = "urn:turnwire:event"
+"""The extension under whose name an update has the event of the log that it was made of."""
+ANSWER = "answer"
+"""The id of the artifact that is the answer."""
+
+_STATES = {
+    "queued": "TASK_STATE_SUBMITTED",
+    "running": "TASK_STATE_WORKING",
+    "waiting": "TASK_STATE_INPUT_REQUIRED",
+    "completed": "TASK_STATE_COMPLETED",
+    "joined": "TASK_STATE_COMPLETED",
+    "failed": "TASK_STATE_FAILED",
+    "interrupted": "TASK_STATE_FAILED",
+    "cancelled": "TASK_STATE_CANCELED",
+}
+WORKING, INPUT_REQUIRED = _STATES["running"], _STATES["waiting"]
+OUTCOME_STATES = {name: state for name, state in _STATES.items() if name not in ("queued", "running", "waiting")}
+_FINAL = {*OUTCOME_STATES.values(), INPUT_REQUIRED}
+HOW_TO_DECIDE = (
+    "Answer this task with `approve` or `deny`, or with a data part"
+    ' {"approvals": [{"call_id": "...", "approved": true, "reason": "..."}]}.'
+)
+
+
+def statuses_of(state: str | None) -> list[TurnStatus | None]:
+    """Return the statuses of turns that are shown as this state of a task; None for any."""
+    if state is None or state == "TASK_STATE_UNSPECIFIED":
+        return [None]
+    return [name for name in get_args(TurnStatus) if _STATES[name] == state]
+
+
+class TaskIds(Struct, frozen=True):
+    """The ids of a task: the turn's, that of its context, and the client's id of the message that began it."""
+
+    task_id: str
+    context_id: str
+    message_id: str = ""
+
+    @classmethod
+    def of_record(cls, record: TurnRecord) -> "TaskIds":
+        """Return the names under which the client of a turn knows it."""
+        options = record.options
+        return cls(record.id, options.get("context_id") or record.session_id, options.get("message_id") or "")
+
+
+def timestamp(ms: int) -> str:
+    return (time_text(ms) or "").replace("+00:00", "Z")
+
+
+def text_part(text: str | Raw) -> dict[str, Any]:
+    return {"text": text}
+
+
+def message(names: TaskIds, message_id: str, role: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "messageId": message_id,
+        "contextId": names.context_id,
+        "taskId": names.task_id,
+        "role": role,
+        "parts": [*parts],
+    }
+
+
+def user_message(names: TaskIds, text: str, position: int) -> dict[str, Any]:
+    """Return a message of the user; the first one has the client's own id."""
+    own_id = names.message_id if position <= 2 else ""
+    return message(names, own_id or f"{names.task_id}:{position}", "ROLE_USER", [text_part(text)])
+
+
+def agent_message(names: TaskIds, position: int, *parts: dict[str, Any]) -> dict[str, Any]:
+    return message(names, f"{names.task_id}:{position}", "ROLE_AGENT", parts)
+
+
+def question_message(names: TaskIds, position: int, requests: Sequence[Step | ApprovalRequestEvent]) -> dict[str, Any]:
+    return message(names, f"{names.task_id}:{position}-input", "ROLE_AGENT", question_parts(requests))
+
+
+def status(state: str, at: int, note: dict[str, Any] | None = None) -> dict[str, Any]:
+    return omit_none(state=state, timestamp=timestamp(at), message=note)
+
+
+def status_update(
+    names: TaskIds, status: dict[str, Any], metadata: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    update = omit_none(taskId=names.task_id, contextId=names.context_id, status=status, metadata=metadata)
+    return {"statusUpdate": update}
+
+
+def artifact_update(
+    names: TaskIds, text: str | Raw, *, append: bool, last: bool = False, citations: Sequence[CitationEvent] = ()
+) -> dict[str, dict[str, Any]]:
+    update = {
+        "taskId": names.task_id,
+        "contextId": names.context_id,
+        "artifact": answer(text, citations),
+        "append": append,
+        "lastChunk": last,
+    }
+    return {"artifactUpdate": update}
+
+
+def answer(text: str | Raw, citations: Sequence[CitationEvent] = ()) -> dict[str, Any]:
+    """Return the answer, or a piece of it, as an artifact."""
+    artifact: dict[str, Any] = {"artifactId": ANSWER, "name": ANSWER, "parts": [text_part(text)]}
+    if citations:
+        artifact["metadata"] = {"citations": msgspec.to_builtins(citations)}
+    return artifact
+
+
+def question_parts(requests: Sequence[Step | ApprovalRequestEvent]) -> list[dict[str, Any]]:
+    """Return what a person is asked, as text and as data. Questions of other kinds belong here too."""
+    text = "\n".join([*map(approval_question, requests), HOW_TO_DECIDE])
+    calls = [
+        {
+            "call_id": request.id if isinstance(request, Step) else request.call_id,
+            "tool": request.name if isinstance(request, Step) else request.tool,
+            "args": request.args,
+            **omit_none(reason=request.reason),
+        }
+        for request in requests
+    ]
+    return [text_part(text), {"data": {"approvals": calls}}]
+
+
+# Tasks
+
+
+def task_status(state: TurnState, record: TurnRecord, names: TaskIds) -> dict[str, Any]:
+    note: dict[str, Any] | None = None
+    if steps := waiting_steps(state) if state.outcome is None else []:
+        note = question_message(names, state.position, steps)
+    elif state.error is not None:
+        note = agent_message(names, state.position, text_part(state.error.error))
+    elif state.joined is not None:
+        note = agent_message(names, state.position, text_part(joined_text(state.joined.turn_id)))
+    elif state.outcome is None and state.status:
+        note = agent_message(names, state.position, text_part(state.status))
+    name = "queued" if _is_new(record) else status_of(state)
+    return status(_STATES[name], changed_at(record), note)
+
+
+def _is_new(record: TurnRecord) -> bool:
+    # A turn that goes on after a wait is queued again.
+    return record.phase == "queued" and record.started_at is None
+
+
+def joined_text(turn_id: str) -> str:
+    return f"The message has entered the task {turn_id}, which answers it."
+
+
+def task_of_state(state: TurnState, record: TurnRecord, history_length: int | None = None) -> dict[str, Any]:
+    """Return a task as it stands at the position of the state."""
+    names = TaskIds.of_record(record)
+    history = [
+        user_message(names, state.message or record.message, 2),
+        *(user_message(names, follow_up.content, follow_up.position) for follow_up in state.follow_ups),
+        *(user_message(names, entered.content, entered.position) for entered in state.inputs),
+    ]
+    task = _task(names, task_status(state, record, names), history, history_length, record.agent)
+    if state.text:
+        task["artifacts"] = [answer(state.text, state.citations)]
+    if state.usage is not None:
+        task["metadata"]["usage"] = msgspec.to_builtins(state.usage)
+    return task
+
+
+def task_of_record(record: TurnRecord, history_length: int | None = None) -> dict[str, Any]:
+    """Return a task without its artifacts, for a list."""
+    names = TaskIds.of_record(record)
+    is_queued_again = record.phase == "queued" and not _is_new(record)
+    state = WORKING if is_queued_again else _STATES[record.outcome or record.phase]
+    history = [user_message(names, record.message, 2)]
+    return _task(names, status(state, changed_at(record)), history, history_length, record.agent)
+
+
+def new_task(names: TaskIds, agent: str, text: str, at: int) -> dict[str, Any]:
+    """Return the task that a stream begins with."""
+    status_now = status(_STATES["queued"], at)
+    return _task(names, status_now, [user_message(names, text, 2)], None, agent)
+
+
+def _task(
+    names: TaskIds, status: dict[str, Any], history: list[dict[str, Any]], history_length: int | None, agent: str
+) -> dict[str, Any]:
+    kept = history if history_length is None else history[max(0, len(history) - history_length) :]
+    task: dict[str, Any] = {"id": names.task_id, "contextId": names.context_id, "status": status}
+    if kept:
+        task["history"] = kept
+    task["metadata"] = {"agent": agent}
+    return task
+
+
+def changed_at(record: TurnRecord) -> int:
+    return record.ended_at or record.started_at or record.created_at
+
+
+# A2A 0.3
+
+
+def legacy(response: dict[str, Any]) -> dict[str, Any]:
+    """Return a response or an event of a stream as A2A 0.3 has it: flat, with a `kind`."""
+    ((name, value),) = response.items()
+    match name:
+        case "task":
+            return legacy_task(value)
+        case "statusUpdate":
+            is_final = value["status"]["state"] in _FINAL
+            return {"kind": "status-update", **value, "status": _legacy_status(value["status"]), "final": is_final}
+        case _:
+            return {"kind": "artifact-update", **value, "artifact": _legacy_parts(value["artifact"])}
+
+
+def legacy_task(task: dict[str, Any]) -> dict[str, Any]:
+    task = {"kind": "task", **task, "status": _legacy_status(task["status"])}
+    if "artifacts" in task:
+        task["artifacts"] = [*map(_legacy_parts, task["artifacts"])]
+    if "history" in task:
+        task["history"] = [*map(_legacy_message, task["history"])]
+    return task
+
+
+def legacy_state(state: str) -> str:
+    return state.removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def _legacy_status(status: dict[str, Any]) -> dict[str, Any]:
+    status = {**status, "state": legacy_state(status["state"])}
+    if "message" in status:
+        status["message"] = _legacy_message(status["message"])
+    return status
+
+
+def _legacy_message(message: dict[str, Any]) -> dict[str, Any]:
+    role = message["role"].removeprefix("ROLE_").lower()
+    return {"kind": "message", **_legacy_parts(message), "role": role}
+
+
+def _legacy_parts(holder: dict[str, Any]) -> dict[str, Any]:
+    return {**holder, "parts": [{"kind": next(iter(part)), **part} for part in holder["parts"]]}
+
+
+# Envelopes
+
+
+def response_json(response: dict[str, Any], version: Version, request_id: bytes | None) -> bytes:
+    """Return a response, or an event of a stream, as it is sent: in JSON-RPC's envelope if the request had an id."""
+    body = ascii_json(legacy(response) if version == "0.3" else response)
+    return body if request_id is None else rpc_result(request_id, body)
+
+
+def rpc_result(request_id: bytes, body: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, body)
+
+
+def event_metadata(body: bytes) -> dict[str, Any]:
+    """Return the event of the log as the metadata of an update."""
+    return {EVENT: Raw(body)}

@@ -1,0 +1,367 @@
+"""The requests of A2A, in both versions, and its errors."""
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Struct
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from turnwire.core.codec import ascii_json
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import Attachment, ClientId, WireMessageBody, parse_fields
+from turnwire.wires.framing import omit_none
+
+_MAX_PARTS = 200
+_YES = frozenset({"approve", "approved", "allow", "yes", "y", "ok"})
+_NO = frozenset({"deny", "denied", "refuse", "refused", "reject", "rejected", "no", "n"})
+_FILE = "application/octet-stream"
+_NAMES = (
+    *("UNSPECIFIED", "SUBMITTED", "WORKING", "COMPLETED", "FAILED", "CANCELED"),
+    *("INPUT_REQUIRED", "REJECTED", "AUTH_REQUIRED"),
+)
+TASK_STATES = tuple(f"TASK_STATE_{name}" for name in _NAMES)
+"""The states of the protocol; tasks of ours have some of them."""
+
+
+class _A2aModel(BaseModel):
+    """Fields are in camel case or, as in any ProtoJSON, in snake case. Unknown ones are ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Return the value if it is an object."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+class Part(_A2aModel):
+    """A piece of a message: text, data, or a file by its bytes or its address."""
+
+    text: str | None = None
+    data: Any = None
+    raw: str | None = None
+    url: str | None = None
+    filename: str | None = None
+    media_type: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unwrap_file(cls, part: Any) -> Any:
+        """Read a file as A2A 0.3 has it, in an object of its own."""
+        file = (_fields(part) or {}).get("file")
+        if (known := _fields(file)) is None:
+            return part
+        content = {"raw": known.get("bytes"), "url": known.get("uri")}
+        return omit_none(**content, filename=known.get("name"), mediaType=known.get("mimeType"))
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> "Part":
+        if [self.text, self.data, self.raw, self.url].count(None) != 3:
+            raise ValueError("a part has exactly one of `text`, `data`, `raw` and `url`")
+        return self
+
+    @property
+    def attachment(self) -> dict[str, Any] | None:
+        """Return a file as the attachment of a message; None for text and data."""
+        if self.raw is None and self.url is None:
+            return None
+        fields = {"media_type": self.media_type or _FILE, "name": self.filename, "url": self.url}
+        return omit_none(**fields, data=None if self.raw is None else _standard_base64(self.raw))
+
+
+def _standard_base64(text: str) -> str:
+    """Return base64 in the alphabet that attachments have; ProtoJSON takes the one for addresses too."""
+    return base64.b64encode(base64.urlsafe_b64decode(text.translate(str.maketrans("+/", "-_")) + "==")).decode()
+
+
+class A2aMessage(_A2aModel):
+    message_id: str = Field(min_length=1, max_length=200)
+    context_id: ClientId | None = None
+    task_id: ClientId | None = None
+    role: Literal["ROLE_USER", "user"]
+    parts: list[Part] = Field(min_length=1, max_length=_MAX_PARTS)
+    metadata: dict[str, Any] | None = None
+
+    @field_validator("context_id", "task_id", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
+
+    @property
+    def text(self) -> str:
+        """Return the text for the agent; data is shown to it as JSON."""
+        pieces = (part.text if part.text is not None else _json_text(part.data) for part in self.parts)
+        return "\n".join(piece for piece in pieces if piece)
+
+
+def _json_text(data: Any) -> str:
+    return "" if data is None else msgspec.json.encode(data).decode()
+
+
+class PushConfig(_A2aModel):
+    """The address that is called when a task waits or has ended."""
+
+    id: ClientId | None = None
+    url: str = Field(max_length=2_000)
+    token: str | None = Field(None, max_length=1_000, pattern=r"^[\x21-\x7e]*$")
+    authentication: "PushAuthentication | None" = None
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
+
+
+class PushAuthentication(_A2aModel):
+    """How the address authenticates the call. A2A 0.3 has a list of schemes, of which the first counts."""
+
+    scheme: str = Field("", max_length=100, pattern="^[A-Za-z0-9-]*$")
+    schemes: list[Annotated[str, StringConstraints(max_length=100, pattern="^[A-Za-z0-9-]*$")]] = []
+    credentials: str | None = Field(None, max_length=4_000, pattern=r"^[\x20-\x7e]*$")
+
+    @property
+    def name(self) -> str | None:
+        return self.scheme or next(iter(self.schemes), None)
+
+    @property
+    def header(self) -> str | None:
+        """Return the `Authorization` header."""
+        return f"{self.name} {self.credentials}" if self.name and self.credentials else None
+
+
+class SendConfiguration(_A2aModel):
+    history_length: int | None = Field(None, ge=0)
+    return_immediately: bool = False
+    blocking: bool | None = None
+    push: PushConfig | None = Field(
+        None,
+        validation_alias=AliasChoices(
+            "taskPushNotificationConfig", "task_push_notification_config", "pushNotificationConfig"
+        ),
+    )
+
+    @property
+    def waits(self) -> bool:
+        """Return True if the answer is the settled task."""
+        return not self.return_immediately and self.blocking is not False
+
+
+class SendParams(_A2aModel):
+    message: A2aMessage
+    configuration: SendConfiguration = Field(default_factory=lambda: SendConfiguration.model_validate({}))
+    metadata: dict[str, Any] | None = None
+
+
+class TaskParams(_A2aModel):
+    id: ClientId
+    history_length: int | None = Field(None, ge=0)
+
+
+class ListTasksParams(_A2aModel):
+    context_id: ClientId | None = None
+    status: str | None = None
+    page_size: int = Field(50, ge=1, le=100)
+    page_token: ClientId | None = None
+    history_length: int | None = Field(None, ge=0)
+    status_timestamp_after: datetime | None = None
+    include_artifacts: bool = False
+
+    @field_validator("context_id", "page_token", "status", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("status")
+    @classmethod
+    def _is_state(cls, status: str | None) -> str | None:
+        if status is not None and status not in TASK_STATES:
+            raise ValueError(f"it is one of {', '.join(TASK_STATES)}")
+        return status
+
+    @field_validator("status_timestamp_after", mode="before")
+    @classmethod
+    def _is_timestamp(cls, value: Any) -> Any:
+        # A number would be taken for a Unix time.
+        if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\dT", value):
+            raise ValueError("it is not a time in ISO 8601")
+        return value
+
+
+class SetPushParams(_A2aModel):
+    """A new push configuration; A2A 0.3 has it in an object of its own."""
+
+    task_id: ClientId
+    config: PushConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, fields: Any) -> Any:
+        if (known := _fields(fields)) is None:
+            return fields
+        config: Any = known.get("pushNotificationConfig", known)
+        return {"taskId": known.get("taskId", known.get("task_id")), "config": config}
+
+
+class PushParams(_A2aModel):
+    """A task, and one of its push configurations. A2A 0.3 calls them `id` and `pushNotificationConfigId`."""
+
+    task_id: ClientId
+    id: ClientId | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, fields: Any) -> Any:
+        known = _fields(fields)
+        if known is None or "taskId" in known or "task_id" in known:
+            return fields
+        return omit_none(taskId=known.get("id"), id=known.get("pushNotificationConfigId"))
+
+
+def prompt_body(params: SendParams, agent: str) -> WireMessageBody:
+    """Return the message that begins a task. Raises HttpError 422."""
+    sent = params.message
+    metadata = {**(params.metadata or {}), **(sent.metadata or {})}
+    return parse_fields(
+        WireMessageBody,
+        {
+            "message": sent.text,
+            "session_id": sent.context_id,
+            "agent": agent,
+            "attachments": [
+                Attachment.model_validate(attachment) for part in sent.parts if (attachment := part.attachment)
+            ],
+            "extra_options": omit_none(
+                message_id=sent.message_id, context_id=sent.context_id, metadata=metadata or None
+            ),
+        },
+    )
+
+
+# Decisions
+
+
+class CallDecision(BaseModel):
+    """A person's decision about one call, or about all that wait."""
+
+    call_id: str | None = None
+    approved: bool
+    reason: str | None = Field(None, max_length=2_000)
+
+
+class _Decisions(BaseModel):
+    approvals: list[CallDecision] = Field(min_length=1, max_length=_MAX_PARTS)
+
+
+def read_decisions(sent: A2aMessage) -> list[CallDecision]:
+    """Return the decisions of a message to a task that waits. Raises HttpError 422."""
+    for part in sent.parts:
+        if (data := _fields(part.data)) is not None:
+            return parse_fields(_Decisions, data if "approvals" in data else {"approvals": [data]}).approvals
+    word, _, reason = sent.text.strip().partition(" ")
+    answer = re.sub(r"[^a-z]", "", word.lower())
+    if answer not in _YES | _NO:
+        raise HttpError(
+            422, "invalid_request", "message.parts: the task waits for a decision; begin with `approve` or `deny`"
+        )
+    return [CallDecision(approved=answer in _YES, reason=reason.strip(" .,;:-") or None)]
+
+
+# Errors
+
+
+class ErrorKind(Struct, frozen=True):
+    """An error of the protocol: its code in JSON-RPC, its status in HTTP, and its name in both."""
+
+    code: int
+    status: int
+    grpc: str
+    reason: str
+
+
+TASK_NOT_FOUND = ErrorKind(-32001, 404, "NOT_FOUND", "TASK_NOT_FOUND")
+NOT_CANCELABLE = ErrorKind(-32002, 400, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE")
+PUSH_NOT_SUPPORTED = ErrorKind(-32003, 400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")
+UNSUPPORTED = ErrorKind(-32004, 400, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION")
+CONTENT_TYPE = ErrorKind(-32005, 400, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED")
+VERSION_NOT_SUPPORTED = ErrorKind(-32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED")
+INVALID_JSON = ErrorKind(-32700, 400, "INVALID_ARGUMENT", "INVALID_JSON")
+INVALID_REQUEST = ErrorKind(-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST")
+METHOD_NOT_FOUND = ErrorKind(-32601, 404, "NOT_FOUND", "METHOD_NOT_FOUND")
+INVALID_PARAMS = ErrorKind(-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS")
+INTERNAL = ErrorKind(-32603, 500, "INTERNAL", "INTERNAL_ERROR")
+
+_KINDS: Mapping[str, ErrorKind] = {
+    "turn_not_found": TASK_NOT_FOUND,
+    "session_not_found": TASK_NOT_FOUND,
+    "not_found": TASK_NOT_FOUND,
+    "attachments_not_taken": CONTENT_TYPE,
+    "invalid_json": INVALID_JSON,
+    "invalid_request": INVALID_PARAMS,
+    "method_not_found": METHOD_NOT_FOUND,
+    "bad_cursor": INVALID_PARAMS,
+    "bad_offset": INVALID_PARAMS,
+    "idempotency_conflict": INVALID_PARAMS,
+    "turn_not_waiting": UNSUPPORTED,
+}
+_GRPC = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 409: "ABORTED", 429: "RESOURCE_EXHAUSTED"}
+
+
+class A2aError(HttpError):
+    """An error of the protocol itself."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(kind.status, kind.reason.lower(), message)
+        self.kind = kind
+
+
+def error_kind(error: HttpError) -> ErrorKind:
+    if isinstance(error, A2aError):
+        return error.kind
+    known = _KINDS.get(error.code)
+    if known is not None:
+        return known
+    grpc = _GRPC.get(error.status, "INTERNAL" if error.status >= 500 else "FAILED_PRECONDITION")
+    code = INTERNAL.code if error.status >= 500 else UNSUPPORTED.code
+    return ErrorKind(code, error.status, grpc, error.code.upper())
+
+
+def error_details(error: HttpError) -> list[dict[str, Any]]:
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": error_kind(error).reason,
+        "domain": "a2a-protocol.org",
+        "metadata": {"code": error.code},
+    }
+    fields: list[dict[str, str]] = error.more.get("fields", [])
+    if not fields:
+        return [info]
+    violations = [{"field": item["field"], "description": item["problem"]} for item in fields]
+    return [info, {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
+
+
+def rpc_error(request_id: bytes, error: HttpError) -> bytes:
+    """Return an error as a JSON-RPC response."""
+    body = {"code": error_kind(error).code, "message": str(error), "data": error_details(error)}
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, ascii_json(body))
+
+
+def rest_error(error: HttpError) -> HttpError:
+    """Return an error in the shape of the REST binding."""
+    kind = error_kind(error)
+    answer = HttpError(kind.status, error.code, str(error), headers=error.headers)
+    body = {"code": kind.status, "status": kind.grpc, "message": str(error), "details": error_details(error)}
+    answer.body = ascii_json({"error": body})
+    return answer

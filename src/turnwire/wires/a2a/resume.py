@@ -1,0 +1,48 @@
+"""Resume points in the stream of a task: after a frame that the client has, or after a snapshot of the task."""
+
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import LogReader
+from turnwire.core.state import TurnFold
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.server.streams.replay import StateReader
+from turnwire.server.streams.resume import FRAMES, ResumePoint, find_point, walk_log
+from turnwire.wires.a2a.encoder import A2a
+from turnwire.wires.a2a.frames import task_of_state
+from turnwire.wires.framing import frame
+
+
+class _Snapshot:
+    """Folds the events of a log that count."""
+
+    def begin(self) -> None:
+        self.fold = TurnFold()
+
+    def visit(self, logged: LoggedEvent) -> bool:
+        self.fold.add(logged)
+        return False
+
+    def restarted(self, span: range) -> None:
+        pass
+
+
+async def snapshot_point(store: StateReader, record: TurnRecord, wire: A2a) -> ResumePoint:
+    """Return the point whose stream begins with the task as it stands, and goes on with what follows.
+
+    The snapshot has no id: a client that has only this much resumes with another snapshot. Raises HttpError 410.
+    """
+    if record.phase == "ended":
+        state = await store.turn_state(record.id) or TurnState()
+        return ResumePoint(state.position, _task_frame(state, record, wire), is_end=True)
+    walk = _Snapshot()
+    void = await walk_log(store, record.id, walk)
+    state = walk.fold.state()
+    return ResumePoint(state.position, _task_frame(state, record, wire), void, is_end=state.outcome is not None)
+
+
+def _task_frame(state: TurnState, record: TurnRecord, wire: A2a) -> bytes:
+    return frame(wire.event({"task": task_of_state(state, record)}))
+
+
+async def frame_point(store: LogReader, record: TurnRecord, wire: A2a, number: int) -> ResumePoint:
+    """Return the point after the frame with this number. Raises HttpError 410 or 416."""
+    return await find_point(store, record.id, wire, FRAMES, number)

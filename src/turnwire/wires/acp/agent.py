@@ -1,0 +1,348 @@
+"""The agent of an editor: its sessions are ours, its prompts are turns, and its permissions are approvals."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from turnwire.core.contracts import OnBusy
+from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, DoneEvent, ErrorEvent, MessageEvent
+from turnwire.core.turns import TurnState
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import parse_fields
+from turnwire.wires.acp.connection import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    RpcError,
+)
+from turnwire.wires.acp.encoder import (
+    Positioned,
+    SessionUpdates,
+    Update,
+    permission_request,
+    standing_events,
+    state_updates,
+)
+from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, HostFailure, SessionHost
+from turnwire.wires.acp.messages import (
+    PROTOCOL_VERSION,
+    AcpModel,
+    InitializeParams,
+    ListSessionsParams,
+    ModeParams,
+    NewSessionParams,
+    PromptParams,
+    SessionParams,
+)
+from turnwire.wires.framing import TURN_FAILED, omit_none
+
+logger = logging.getLogger("turnwire.wires.acp")
+
+TurnEnd = tuple[DoneEvent, ErrorEvent | None]
+Following = asyncio.Task[TurnEnd]
+
+
+class EditorPeer(Protocol):
+    """The editor at the other end of the connection."""
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None: ...
+    async def request(self, method: str, params: dict[str, Any]) -> Any: ...
+
+
+class _OpenSession(Struct, eq=False):
+    """A session that the editor has open: its agent, and its turns that this connection follows."""
+
+    id: str
+    agent: str | None = None
+    following: dict[str, Following] = field(default_factory=dict[str, Following])
+    cancels: int = 0
+    """How often the editor has cancelled, so that a prompt that is being sent notices."""
+
+
+class AcpAgent:
+    """Answers the requests of one editor."""
+
+    def __init__(self, host: SessionHost, version: str, agent: str | None = None) -> None:
+        """`agent` is the name of the agent that new sessions use; the host's default one without it."""
+        self._host = host
+        self._version = version
+        self._agent = agent
+        self._agents: list[AgentChoice] = []
+        self._sessions: dict[str, _OpenSession] = {}
+        self._permissions: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self.peer: EditorPeer | None = None
+        self._methods: Mapping[str, tuple[type[AcpModel], Callable[[Any], Awaitable[Any]]]] = {
+            "initialize": (InitializeParams, self._initialize),
+            "authenticate": (AcpModel, self._authenticate),
+            "session/new": (NewSessionParams, self._new_session),
+            "session/load": (SessionParams, self._load_session),
+            "session/resume": (SessionParams, self._resume_session),
+            "session/list": (ListSessionsParams, self._list_sessions),
+            "session/set_mode": (ModeParams, self._set_mode),
+            "session/prompt": (PromptParams, self._prompt),
+            "session/cancel": (SessionParams, self._cancel),
+        }
+
+    async def handle(self, method: str, params: dict[str, Any]) -> Any:
+        """Answer a request, or take a notification. Raises RpcError."""
+        if method not in self._methods:
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {method!r}")
+        model, function = self._methods[method]
+        try:
+            return await function(parse_fields(model, params))
+        except HttpError as error:
+            raise RpcError(INVALID_PARAMS, str(error)) from error
+        except HostFailure as error:
+            raise RpcError(RESOURCE_NOT_FOUND if error.is_missing else INTERNAL_ERROR, str(error)) from error
+
+    async def close(self) -> None:
+        """Stop to follow turns, which go on."""
+        following = [task for session in self._sessions.values() for task in session.following.values()]
+        tasks: list[asyncio.Task[Any]] = [*following, *self._permissions.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # The connection
+
+    async def _initialize(self, params: InitializeParams) -> dict[str, Any]:
+        self._agents = await self._host.agents()
+        chosen = next((agent for agent in self._agents if agent.name == self._agent), None)
+        if self._agent is not None and chosen is None:
+            raise RpcError(INVALID_PARAMS, f"there is no agent {self._agent!r}")
+        takes_files = any(agent.takes_files for agent in self._agents)
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": takes_files, "audio": takes_files, "embeddedContext": True},
+                "sessionCapabilities": {"list": {}, "resume": {}},
+            },
+            "agentInfo": {"name": "turnwire", "title": "Turnwire", "version": self._version},
+            "authMethods": [],
+        }
+
+    async def _authenticate(self, params: AcpModel) -> dict[str, Any]:
+        return {}
+
+    # Sessions
+
+    async def _new_session(self, params: NewSessionParams) -> dict[str, Any]:
+        session = _OpenSession(await self._host.create_session(), self._agent)
+        self._sessions[session.id] = session
+        return {"sessionId": session.id, **self._modes(session)}
+
+    async def _load_session(self, params: SessionParams) -> dict[str, Any]:
+        """Replay the session, and go on with a turn that has not ended."""
+        turns = await self._host.turns(params.session_id)
+        session = self._open(params.session_id)
+        for turn in turns:
+            if turn.phase == "ended":
+                await self._replay(session, turn)
+            elif turn.id not in session.following:
+                caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._watch(session, turn.id, self._follow(session, turn, caught_up))
+                await caught_up
+        return self._modes(session)
+
+    async def _resume_session(self, params: SessionParams) -> dict[str, Any]:
+        """Open a session without its past; a turn that has not ended is followed from now on."""
+        turns = await self._host.turns(params.session_id)
+        session = self._open(params.session_id)
+        for turn in turns:
+            if turn.phase != "ended" and turn.id not in session.following:
+                self._watch(session, turn.id, self._follow(session, turn, None))
+        return self._modes(session)
+
+    async def _list_sessions(self, params: ListSessionsParams) -> dict[str, Any]:
+        found, cursor = await self._host.sessions(params.cursor)
+        # Sessions have no folder of their own; every one can be opened in any.
+        cwd = params.cwd or str(await asyncio.to_thread(Path.cwd))
+        sessions = [
+            {"sessionId": item.id, "cwd": cwd, **omit_none(title=item.title or None, updatedAt=item.updated_at)}
+            for item in found
+        ]
+        return {"sessions": sessions, **omit_none(nextCursor=cursor)}
+
+    async def _set_mode(self, params: ModeParams) -> dict[str, Any]:
+        if params.mode_id not in {agent.name for agent in self._agents}:
+            raise RpcError(INVALID_PARAMS, f"there is no agent {params.mode_id!r}")
+        self._session(params.session_id).agent = params.mode_id
+        return {}
+
+    def _open(self, session_id: str) -> _OpenSession:
+        return self._sessions.setdefault(session_id, _OpenSession(session_id, self._agent))
+
+    def _session(self, session_id: str) -> _OpenSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise RpcError(RESOURCE_NOT_FOUND, f"the session {session_id!r} is not open; create or load it first")
+        return session
+
+    def _modes(self, session: _OpenSession) -> dict[str, Any]:
+        """Return the agents as the modes of a session, if there is a choice."""
+        if len(self._agents) < 2:
+            return {}
+        modes = [
+            {"id": agent.name, "name": agent.name, **omit_none(description=agent.description or None)}
+            for agent in self._agents
+        ]
+        return {"modes": {"currentModeId": session.agent or self._agents[0].name, "availableModes": modes}}
+
+    # Turns
+
+    async def _prompt(self, params: PromptParams) -> dict[str, Any]:
+        """Start a turn, show it, and answer when it has ended."""
+        session = self._session(params.session_id)
+        cancels, before = session.cancels, await self._host.turns(session.id)
+        # Who writes on instead of deciding ends the wait.
+        on_busy: OnBusy = "interrupt" if before and before[-1].phase == "waiting" else "enqueue"
+        turn_id = await self._host.start(session.id, params.message, params.attachments, session.agent, on_busy)
+        following = self._follow(session, HostedTurn(turn_id, "queued", 0), None, is_prompt=True)
+        task = self._watch(session, turn_id, following)
+        if session.cancels > cancels:
+            await self._host.cancel(turn_id)
+        done, error = await task
+        match done.outcome:
+            case "completed" | "joined":
+                return {"stopReason": "end_turn"}
+            case "cancelled":
+                return {"stopReason": "cancelled"}
+            case "failed" | "interrupted":
+                if error is not None and error.code == "truncated":
+                    return {"stopReason": "max_tokens"}
+                text = error.error if error is not None else TURN_FAILED
+                code = error.code if error is not None else "turn_failed"
+                raise RpcError(INTERNAL_ERROR, text, {"code": code, "turnId": turn_id})
+
+    async def _cancel(self, params: SessionParams) -> None:
+        session = self._session(params.session_id)
+        session.cancels += 1
+        for turn_id in reversed([*session.following]):
+            await self._host.cancel(turn_id)
+
+    def _watch(self, session: _OpenSession, turn_id: str, following: Coroutine[Any, Any, TurnEnd]) -> Following:
+        task = asyncio.create_task(following)
+        session.following[turn_id] = task
+
+        def forget(ended: Following) -> None:
+            session.following.pop(turn_id, None)
+            if not ended.cancelled() and ended.exception() is not None:
+                logger.warning("turn %s is no longer followed: %s", turn_id, ended.exception())
+
+        task.add_done_callback(forget)
+        return task
+
+    async def _replay(self, session: _OpenSession, turn: HostedTurn) -> None:
+        """Show a turn that has ended, without what restarts have made void."""
+        events: list[Positioned] = []
+        encoder = SessionUpdates(turn.id)
+        async with aclosing(self._host.events(turn.id)) as found:
+            async for item in found:
+                if isinstance(item, TurnState):
+                    await self._show(session, [*state_updates(item)])
+                else:
+                    events.append(item)
+        for position, event in standing_events(events):
+            await self._show(session, encoder.updates(position, event))
+
+    async def _follow(
+        self,
+        session: _OpenSession,
+        turn: HostedTurn,
+        caught_up: "asyncio.Future[None] | None",
+        *,
+        is_prompt: bool = False,
+    ) -> TurnEnd:
+        """Show a turn to its end, and ask for its permissions.
+
+        Events up to the turn's last position are its past: with `caught_up`, which is set after them, they are shown
+        without void ones; otherwise they are left out. A prompt's own message is not shown.
+        """
+        encoder, past, error = SessionUpdates(turn.id), list[Positioned](), None
+        is_past = turn.last_position > 0
+        try:
+            async with aclosing(self._host.events(turn.id)) as found:
+                async for item in found:
+                    if isinstance(item, TurnState):
+                        await self._show(session, [*state_updates(item)])
+                        continue
+                    position, event = item
+                    if is_past:
+                        past.append(item)
+                        if position >= turn.last_position:
+                            is_past = False
+                            await self._catch_up(session, turn, encoder, past, shows=caught_up is not None)
+                            if caught_up is not None:
+                                caught_up.set_result(None)
+                        if not isinstance(event, DoneEvent):
+                            continue
+                    else:
+                        updates = encoder.updates(position, event)
+                        await self._show(session, [] if is_prompt and isinstance(event, MessageEvent) else updates)
+                        self._note_approval(session, turn.id, encoder, event)
+                    if isinstance(event, ErrorEvent):
+                        error = event
+                    if isinstance(event, DoneEvent):
+                        return event, error
+            raise HostFailure("the turn ended without its last event")
+        finally:
+            if caught_up is not None and not caught_up.done():
+                caught_up.set_result(None)
+
+    async def _catch_up(
+        self, session: _OpenSession, turn: HostedTurn, encoder: SessionUpdates, past: list[Positioned], *, shows: bool
+    ) -> None:
+        for position, event in standing_events(past):
+            updates = encoder.updates(position, event)
+            if shows:
+                await self._show(session, updates)
+        for request in encoder.waiting:
+            self._ask(session, turn.id, encoder, request)
+
+    async def _show(self, session: _OpenSession, updates: list[Update]) -> None:
+        assert self.peer is not None
+        for update in updates:
+            await self.peer.notify("session/update", {"sessionId": session.id, "update": update})
+
+    # Permissions
+
+    def _note_approval(self, session: _OpenSession, turn_id: str, encoder: SessionUpdates, event: Any) -> None:
+        if isinstance(event, ApprovalRequestEvent):
+            self._ask(session, turn_id, encoder, event)
+        elif isinstance(event, ApprovalResponseEvent):
+            self._forget(turn_id, event.call_id)
+        elif isinstance(event, DoneEvent):
+            for of_turn, call_id in [*self._permissions]:
+                if of_turn == turn_id:
+                    self._forget(turn_id, call_id)
+
+    def _ask(self, session: _OpenSession, turn_id: str, encoder: SessionUpdates, request: ApprovalRequestEvent) -> None:
+        params = permission_request(session.id, encoder.call_id(request.call_id), request)
+        key = turn_id, request.call_id
+        self._permissions[key] = asyncio.create_task(self._decide(turn_id, request, params))
+
+    def _forget(self, turn_id: str, call_id: str) -> None:
+        """Drop a request for permission that somebody has decided, maybe elsewhere."""
+        task = self._permissions.pop((turn_id, call_id), None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _decide(self, turn_id: str, request: ApprovalRequestEvent, params: dict[str, Any]) -> None:
+        assert self.peer is not None
+        try:
+            answer: Any = await self.peer.request("session/request_permission", params)
+            outcome: dict[str, Any] = answer["outcome"]
+            if outcome.get("outcome") == "selected":
+                approved = outcome.get("optionId") == "allow"
+                decision = self._host.decide(turn_id, request.call_id, approved=approved, args=request.args)
+                # The answer of the editor must not be lost with the request that it is an answer to.
+                await asyncio.shield(decision)
+        except (RpcError, HostFailure, LookupError, TypeError) as error:
+            logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)

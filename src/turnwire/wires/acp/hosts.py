@@ -1,0 +1,243 @@
+"""The hosts of an editor's sessions: a running server, or this process."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from turnwire.client import AsyncClient, ClientError, Gap, ReceivedEvent, TurnSummary
+from turnwire.core.codec import time_text
+from turnwire.core.contracts import OnBusy, description_of, takes_attachments
+from turnwire.core.errors import EventsGoneError, TurnwireError
+from turnwire.core.follow import follow
+from turnwire.core.turns import TurnState
+from turnwire.server.auth import LOCAL_PRINCIPAL
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import MessageBody, parse_fields
+from turnwire.server.services import Services
+from turnwire.server.turns import start_turn, turn_state
+from turnwire.wires.acp.encoder import Positioned
+
+_MAX_TURNS = 100
+_PAGE = 50
+
+
+class HostFailure(Exception):
+    """A request to the host that failed; the message says why. `is_missing` if there is no such object."""
+
+    def __init__(self, message: str, *, is_missing: bool = False) -> None:
+        super().__init__(message)
+        self.is_missing = is_missing
+
+
+class AgentChoice(Struct, frozen=True):
+    """An agent that a session can use."""
+
+    name: str
+    description: str = ""
+    takes_files: bool = False
+
+
+class HostedTurn(Struct, frozen=True):
+    """A turn of a session, and the last position of its log."""
+
+    id: str
+    phase: str
+    last_position: int
+
+
+class HostedSession(Struct, frozen=True):
+    id: str
+    title: str
+    updated_at: str | None
+
+
+class SessionHost(Protocol):
+    """Keeps sessions and runs their turns. Every method may raise HostFailure."""
+
+    async def agents(self) -> list[AgentChoice]:
+        """Return the agents; the first one answers by default."""
+        ...
+
+    async def create_session(self) -> str: ...
+
+    async def turns(self, session_id: str) -> list[HostedTurn]:
+        """Return the last turns of a session, oldest first."""
+        ...
+
+    async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
+        """Return a page of sessions, newest activity first, and what to pass for the next page."""
+        ...
+
+    async def start(
+        self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
+    ) -> str:
+        """Start a turn, and return its id."""
+        ...
+
+    def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
+        """Yield the events of a turn from its start to its end; a state instead of events that are gone."""
+        ...
+
+    async def cancel(self, turn_id: str) -> None:
+        """Stop a turn, and return when it has stopped."""
+        ...
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None: ...
+
+
+class ServerHost:
+    """A running server. Its turns outlive the editor, and a lost connection is resumed."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def agents(self) -> list[AgentChoice]:
+        try:
+            found = (await self._client.request("GET", "/v1/agents"))["agents"]
+        except ClientError as error:
+            raise _failure(error) from error
+        return [
+            AgentChoice(item["name"], item.get("description") or "", bool(item.get("takes_attachments")))
+            for item in found
+        ]
+
+    async def create_session(self) -> str:
+        try:
+            return (await self._client.create_session()).id
+        except ClientError as error:
+            raise _failure(error) from error
+
+    async def turns(self, session_id: str) -> list[HostedTurn]:
+        try:
+            session = await self._client.session(session_id, limit=_MAX_TURNS)
+        except ClientError as error:
+            raise _failure(error) from error
+        return [_hosted(turn) for turn in session.turns]
+
+    async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
+        try:
+            page = await self._client.sessions(before=before, limit=_PAGE)
+        except ClientError as error:
+            raise _failure(error) from error
+        return [HostedSession(item.id, item.title or "", item.updated_at) for item in page.sessions], page.next
+
+    async def start(
+        self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
+    ) -> str:
+        try:
+            turn = await self._client.enqueue(
+                session_id, message, agent=agent, attachments=[*attachments] or None, on_busy=on_busy
+            )
+        except ClientError as error:
+            raise _failure(error) from error
+        return turn.id
+
+    async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
+        turn = self._client.turn(turn_id)
+        try:
+            async with aclosing(turn.updates()) as updates:
+                async for update in updates:
+                    match update:
+                        case ReceivedEvent(event=event):
+                            yield turn.position, event
+                        case Gap(state=state):
+                            yield state
+                        case _:
+                            pass
+        except ClientError as error:
+            raise _failure(error) from error
+
+    async def cancel(self, turn_id: str) -> None:
+        try:
+            await self._client.cancel(turn_id)
+        except ClientError as error:
+            raise _failure(error) from error
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
+        try:
+            await self._client.decide(turn_id, call_id, approved=approved, args=args)
+        except ClientError as error:
+            raise _failure(error) from error
+
+
+def _failure(error: ClientError) -> HostFailure:
+    return HostFailure(str(error), is_missing=error.status == 404)
+
+
+def _hosted(turn: TurnSummary) -> HostedTurn:
+    return HostedTurn(turn.turn_id, turn.phase, turn.last_position)
+
+
+class EmbeddedSessions:
+    """The sessions of this process, of the local user."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def agents(self) -> list[AgentChoice]:
+        return [
+            AgentChoice(name, description_of(agent) or "", takes_attachments(agent))
+            for name, agent in self._services.agents.items()
+        ]
+
+    async def create_session(self) -> str:
+        try:
+            session, _ = await self._services.store.ensure_session(LOCAL_PRINCIPAL, None, None)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error
+        return session.id
+
+    async def turns(self, session_id: str) -> list[HostedTurn]:
+        try:
+            session = await self._services.store.find_session(LOCAL_PRINCIPAL, session_id)
+            turns = await self._services.store.list_turns(LOCAL_PRINCIPAL, session_id=session.id, limit=_MAX_TURNS)
+        except TurnwireError as error:
+            raise HostFailure(str(error), is_missing=error.code == "session_not_found") from error
+        return [HostedTurn(turn.id, turn.phase, turn.last_position) for turn in turns]
+
+    async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
+        try:
+            found = await self._services.store.list_sessions(LOCAL_PRINCIPAL, before=before, limit=_PAGE)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error
+        sessions = [HostedSession(item.id, item.title or "", time_text(item.updated_at)) for item in found]
+        return sessions, found[-1].id if len(found) == _PAGE else None
+
+    async def start(
+        self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
+    ) -> str:
+        fields = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
+        try:
+            body = parse_fields(MessageBody, {**fields, "attachments": attachments})
+            accepted = await start_turn(self._services, LOCAL_PRINCIPAL, body, channel="acp")
+        except (TurnwireError, HttpError) as error:
+            raise HostFailure(str(error)) from error
+        return accepted.record.id
+
+    async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
+        store = self._services.store
+        try:
+            try:
+                async with aclosing(follow(store, turn_id)) as batches:
+                    async for events in batches:
+                        for logged in events:
+                            yield logged.position, logged.event
+            except EventsGoneError:
+                record = await store.find_turn(LOCAL_PRINCIPAL, turn_id)
+                yield await turn_state(store, record)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error
+
+    async def cancel(self, turn_id: str) -> None:
+        try:
+            await self._services.runner.cancel(turn_id)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
+        try:
+            await self._services.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, args=args)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error

@@ -1,0 +1,154 @@
+"""Objects that a developer gives as an agent are recognised, and no SDK is imported to find out."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.agents.loader import KINDS, FunctionAgent, GeneratorAgent, as_agent, kind_of, load_agent
+from turnwire.core.turns import Turn
+
+
+def imitation(module: str, name: str) -> Any:
+    """An object whose class says that it comes from there."""
+    base = type(name, (), {"__module__": module})
+    return type("Mine", (base,), {})()
+
+
+async def generator(turn: Turn) -> AsyncIterator[str]:
+    yield "hello"
+
+
+async def function(turn: Turn) -> str:
+    return "hello"
+
+
+class Called:
+    async def __call__(self, turn: Turn) -> str:
+        return "hello"
+
+
+class CalledGenerator:
+    async def __call__(self, turn: Turn) -> AsyncIterator[str]:
+        yield "hello"
+
+
+class Answering:
+    def answer(self, turn: Turn) -> AsyncIterator[str]:
+        return generator(turn)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        (generator, GeneratorAgent),
+        (CalledGenerator(), GeneratorAgent),
+        (function, FunctionAgent),
+        (Called(), FunctionAgent),
+        (Answering(), Answering),
+    ],
+    ids=["generator", "called generator", "function", "called function", "object"],
+)
+def test_functions_and_objects(target: Any, kind: type) -> None:
+    assert isinstance(as_agent(target), kind)
+
+
+def test_our_own_agent_is_one() -> None:
+    agent = ChatCompletionsAgent("small", base_url="http://127.0.0.1:9/v1")
+    assert as_agent(agent) is agent
+
+
+@pytest.mark.parametrize("target", [None, 3, "echo", object()], ids=["None", "number", "text", "object"])
+def test_object_that_is_no_agent_is_refused_with_what_is_accepted(target: Any) -> None:
+    with pytest.raises(TypeError, match="is not an agent: give an async function"):
+        as_agent(target)
+
+
+async def without_turn() -> str:
+    return "hello"
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (Answering, "`Answering` is a class, not an agent: make an instance"),
+        (lambda turn: turn, "is a plain function; an agent is asynchronous"),
+        (without_turn, "`without_turn` cannot be called with a turn: write `async def without_turn\\(turn\\)`"),
+        (imitation("langchain_core.tools.base", "BaseTool"), "is a LangChain tool, not an agent"),
+    ],
+    ids=["class", "plain function", "function without a turn", "LangChain tool"],
+)
+def test_common_mistake_is_refused_with_the_remedy(target: Any, advice: str) -> None:
+    with pytest.raises(TypeError, match=advice):
+        as_agent(target)
+
+
+@pytest.mark.parametrize(
+    ("reference", "content", "advice"),
+    [
+        ("mistaken.py:agent", "", "names a file; name the module instead: mistaken:agent"),
+        ("mistaken_syntax:agent", "x = (\n", "mistaken_syntax.py, line 1: '\\(' was never closed"),
+        ("mistaken_failure:agent", "import os\nos.environ['NO_SUCH_KEY']\n", "mistaken_failure.py, line 2: KeyError"),
+    ],
+    ids=["file", "syntax", "failure"],
+)
+def test_module_that_cannot_be_used_is_refused_with_the_reason(
+    reference: str, content: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tmp_path.joinpath(reference.partition(":")[0].removesuffix(".py") + ".py").write_text(content)
+    with pytest.raises(ValueError, match=advice):
+        load_agent(reference)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [
+        ("agents.agent", "Agent", "agents"),
+        ("langchain_core.runnables.base", "Runnable", "langchain"),
+        ("langgraph.pregel.main", "Pregel", "langchain"),
+        ("pydantic_ai.agent", "Agent", "pydantic-ai"),
+        ("pydantic_ai.agent.abstract", "AbstractAgent", "pydantic-ai"),
+    ],
+)
+def test_an_agent_of_an_sdk_is_known_by_its_classes(module: str, name: str, extra: str) -> None:
+    kind = kind_of(imitation(module, name))
+    assert kind is not None
+    assert kind.extra == extra
+
+
+@pytest.mark.parametrize(("module", "name"), [("agents.tool", "Tool"), ("my_agents", "Agent"), ("langgraph.x", "Y")])
+def test_other_classes_of_theirs_and_ours_are_not(module: str, name: str) -> None:
+    assert kind_of(imitation(module, name)) is None
+
+
+def test_a_package_of_ones_own_may_be_called_agents() -> None:
+    mine = type("Agent", (Answering,), {"__module__": "agents"})()
+    assert as_agent(mine) is mine
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extra)
+def test_a_missing_extra_is_told_with_the_command(kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, name = min(kind.classes)
+    monkeypatch.setitem(sys.modules, f"turnwire.agents.{kind.adapter.partition(':')[0]}", None)
+    target = imitation(module, name)
+    with pytest.raises(ImportError, match=rf"pip install 'turnwire\[{kind.extra}\]'"):
+        as_agent(target)
+    shelf = type(sys)("a_shelf")
+    shelf.target = target  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_shelf", shelf)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ValueError, match="pip install"):
+        load_agent("a_shelf:target")
+
+
+def test_every_kind_has_an_adapter() -> None:
+    for kind in KINDS:
+        module, _, name = kind.adapter.partition(":")
+        assert module
+        assert name

@@ -1,0 +1,152 @@
+"""The contract of agent adapters for files: what the model gets of them, in this turn and in later ones."""
+
+import asyncio
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.agents import AgentCase
+from tests.contracts.test_agent import case, outcome, seen
+from tests.core.desk import Desk, lose_worker
+from tests.lost_connections import IGNORED, lost_connections_are_collected
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire.core.codec import now_ms
+from turnwire.core.contracts import resumes
+from turnwire.core.errors import AttachmentsNotTakenError
+from turnwire.core.events import AttachedFile, MessageEvent, TokenEvent
+from turnwire.core.files import Blob, new_blob
+from turnwire.core.turns import TurnRecord
+from turnwire.stores.memory import MemoryStore, MemoryTables
+
+__all__ = ["case", "lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
+
+# Every byte, so that nothing that touches text can be between the client and the model.
+PICTURE = new_blob(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3, "image/png", "cat.png")
+PAPER = new_blob(b"%PDF-1.7\n" + bytes(range(256)), "application/pdf", "paper.pdf")
+NOTES = new_blob("Ünïcode notes".encode(), "text/plain", "notes.txt")
+
+
+async def send(desk: Desk, message: str, *blobs: Blob, **fields: Any) -> TurnRecord:
+    return await desk.start(message, attachments=[blob.info for blob in blobs], blobs=blobs, **fields)
+
+
+def user_messages(body: dict[str, Any]) -> list[Any]:
+    """Return the contents of the user's messages in a request to the model, over both APIs."""
+    messages = body.get("messages") or body["input"]
+    return [message["content"] for message in messages if message.get("role") == "user"]
+
+
+def texts(content: Any) -> list[str]:
+    return [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
+
+
+def files(content: Any) -> list[tuple[str, bytes]]:
+    """Return the kinds and the bytes of the files in a message."""
+    found: list[tuple[str, bytes]] = []
+    for part in content if isinstance(content, list) else []:
+        for kind, url in _urls(part):
+            encoded = re.fullmatch(r"data:[a-z]+/[a-z]+;base64,(.*)", url)
+            found.append((kind, base64.b64decode(encoded[1]) if encoded else url.encode()))
+    return found
+
+
+def _urls(part: dict[str, Any]) -> list[tuple[str, str]]:
+    match part["type"]:
+        case "image_url":
+            return [("image", part["image_url"]["url"])]
+        case "input_image":
+            return [("image", part["image_url"])]
+        case "file":
+            return [("file", part["file"]["file_data"])]
+        case "input_file":
+            return [("file", part["file_data"])]
+        case _:
+            return []
+
+
+async def test_image_reaches_the_model_byte_for_byte_and_again_in_the_next_turn(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("A cat."), says("Black."))
+    async with case.desk(model_server) as desk:
+        turn = await send(desk, "What is it?", PICTURE)
+        events = await desk.events(turn)
+        assert outcome(events) == ("completed", None)
+        assert isinstance(events[1], MessageEvent)
+        assert events[1].attachments == (
+            AttachedFile(media_type="image/png", name="cat.png", size=len(PICTURE.body), digest=PICTURE.digest),
+        )
+        await desk.events(await desk.start("Which colour?", session_id=turn.session_id))
+    first, second = map(user_messages, model_server.bodies)
+    assert [(texts(content), files(content)) for content in first] == [(["What is it?"], [("image", PICTURE.body)])]
+    assert first[0] == second[0]
+    assert texts(second[1]) == ["Which colour?"]
+
+
+async def test_document_and_text_reach_the_model_and_a_message_needs_no_text(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("Read."))
+    async with case.desk(model_server) as desk:
+        assert outcome(await desk.events(await send(desk, "", PAPER, NOTES))) == ("completed", None)
+    (content,) = user_messages(model_server.bodies[0])
+    assert files(content) == [("file", PAPER.body)]
+    assert texts(content) == ["[notes.txt]\nÜnïcode notes"]
+
+
+async def test_address_of_an_image_is_passed_on(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(says("A dog."))
+    linked = AttachedFile(media_type="image/jpeg", url="https://example.org/dog.jpg")
+    async with case.desk(model_server) as desk:
+        assert outcome(await desk.events(await desk.start("See?", attachments=[linked]))) == ("completed", None)
+    (content,) = user_messages(model_server.bodies[0])
+    assert files(content) == [("image", b"https://example.org/dog.jpg")]
+
+
+async def test_file_that_the_model_cannot_read_starts_no_turn(case: AgentCase, model_server: ScriptedModel) -> None:
+    linked = AttachedFile(media_type="application/pdf", url="https://example.org/paper.pdf")
+    async with case.desk(model_server) as desk:
+        with pytest.raises(AttachmentsNotTakenError, match="audio/mpeg"):
+            await send(desk, "Listen", new_blob(b"ID3", "audio/mpeg"))
+        with pytest.raises(AttachmentsNotTakenError, match="by its URL"):
+            await desk.start("Read", attachments=[linked])
+        assert await desk.store.list_turns("ann") == []
+
+
+async def test_file_is_there_again_after_a_tool_and_the_loss_of_the_worker(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    async def look(place: str) -> str:
+        """Look at a place."""
+        return "nothing"
+
+    looks = calls(("look", {"place": "left"}), ids=["call_look"])
+    model_server.plan(looks, says("A", asyncio.Event(), " cat."), says("A cat."))
+    tables = MemoryTables()
+    async with case.desk(model_server, look, store=MemoryStore(tables), folder=tmp_path) as desk:
+        turn = await send(desk, "What is it?", PICTURE)
+        await seen(desk, turn, lambda event: event == TokenEvent("A"))
+        await lose_worker(desk)
+    async with case.desk(model_server, look, store=MemoryStore(tables), folder=tmp_path) as desk:
+        assert resumes(desk.runner._agents["agent"])
+        assert outcome(await desk.events(turn)) == ("completed", None)
+    assert len(model_server.bodies) == 3
+    for body in model_server.bodies:
+        assert [files(content) for content in user_messages(body)] == [[("image", PICTURE.body)]]
+
+
+async def test_expired_file_of_an_earlier_turn_is_a_note_for_the_model(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("A cat."), says("Black."))
+    async with case.desk(model_server) as desk:
+        turn = await send(desk, "What is it?", PICTURE)
+        await desk.events(turn)
+        await desk.store.maintain(expire_before=now_ms() + 60_000)
+        await desk.events(await desk.start("Which colour?", session_id=turn.session_id))
+    earlier, _ = user_messages(model_server.bodies[1])
+    assert texts(earlier) == ["What is it?", "[The file cat.png was sent here, and is no longer kept.]"]

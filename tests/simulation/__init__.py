@@ -1,0 +1,1 @@
+"""Deterministic simulation: several processes, their database and their users in one seeded event loop."""

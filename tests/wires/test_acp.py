@@ -1,0 +1,144 @@
+"""A turn's log as ACP updates, read back by the protocol's own models and rules, for any log and any cut."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from acp.schema import SessionNotification
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.contracts.log_strategies import DENSE, log_of, logs, restarted_logs
+from tests.contracts.turn_summary import Call, TurnSummary, fold
+from tests.examples import examples
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.events import CustomEvent, DoneEvent, RestartEvent, TokenEvent, ToolCallEvent
+from turnwire.core.turns import TurnState
+from turnwire.wires.acp.encoder import SessionUpdates, Update, standing_events, state_updates
+
+EXAMPLES = settings(max_examples=examples(60))
+
+
+class SeenSession:
+    """A turn as an editor shows it. Every update must be valid by the official schema."""
+
+    def __init__(self) -> None:
+        self.text = self.reasoning = ""
+        self.calls: dict[str, dict[str, Any]] = {}
+        self.citations: list[str] = []
+        self.user: list[str] = []
+
+    def take(self, update: Update) -> None:
+        SessionNotification.model_validate_json(json.dumps({"sessionId": "s1", "update": update}))
+        content = update.get("content", {})
+        match update["sessionUpdate"]:
+            case "agent_message_chunk" if content["type"] == "text":
+                self.text += content["text"]
+            case "agent_message_chunk":
+                self.citations.append(content["uri"])
+            case "agent_thought_chunk" if ":reasoning-" in update["messageId"]:
+                self.reasoning += content["text"]
+            case "user_message_chunk":
+                self.user.append(content["text"])
+            case "tool_call":
+                assert update["toolCallId"] not in self.calls, "an id is used once"
+                self.calls[update["toolCallId"]] = dict(update)
+            case "tool_call_update":
+                assert update["toolCallId"] in self.calls, "an update of a call that has not begun"
+                self.calls[update["toolCallId"]] |= update
+            case _:
+                pass
+
+    def summary(self, *, is_waiting: bool) -> TurnSummary:
+        summary = TurnSummary(self.text, self.reasoning)
+        for call in self.calls.values():
+            if call["kind"] == "search":
+                continue
+            seen = Call(call["name"], call["rawInput"])
+            match call["status"]:
+                case "completed":
+                    seen.end(True, call["rawOutput"])
+                case "failed" if "rawOutput" in call:
+                    seen.end(False, "")
+                case "pending" if is_waiting:
+                    seen.state = "waiting"
+                case _:
+                    pass
+            summary.calls.append(seen)
+        return summary
+
+
+def encode(log: Sequence[LoggedEvent]) -> list[Update]:
+    encoder = SessionUpdates("t1")
+    events = standing_events((logged.position, logged.event) for logged in log)
+    return [update for position, event in events for update in encoder.updates(position, event)]
+
+
+@EXAMPLES
+@given(log=logs | restarted_logs())
+@example(log=log_of(DENSE))
+def test_any_log_is_read_back(log: list[LoggedEvent]) -> None:
+    expected, seen = fold(json.loads(logged.body) for logged in log), SeenSession()
+    for update in encode(log):
+        seen.take(update)
+    for call in expected.calls:  # An editor has no tools of its own; calls of other clients' tools just run.
+        call.state = "open" if call.runs_on_client and call.state == "waiting" else call.state
+    summary = seen.summary(is_waiting=expected.outcome == "waiting")
+    assert (summary.text, summary.reasoning) == (expected.text, expected.reasoning)
+    assert summary.calls == expected.calls
+    assert len(seen.citations) == len(expected.citations)
+
+
+@EXAMPLES
+@given(log=logs, data=st.data())
+def test_cut_at_any_event_goes_on_with_the_same_updates(log: list[LoggedEvent], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(log)))
+    encoder = SessionUpdates("t1")
+    found: list[Update] = []
+    for part in (log[:cut], log[cut:]):
+        for position, event in [(logged.position, logged.event) for logged in part]:
+            found += encoder.updates(position, event)
+    assert found == encode(log)
+
+
+def test_live_restart_begins_a_new_message_and_closes_open_calls() -> None:
+    encoder = SessionUpdates("t1")
+    events = (TokenEvent("Void"), ToolCallEvent("c1", "x", {}), RestartEvent(2, "lost"), TokenEvent("Whole."))
+    updates = [update for number, event in enumerate(events, 3) for update in encoder.updates(number, event)]
+    texts = [update for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
+    assert texts[0]["messageId"] != texts[1]["messageId"]
+    assert [update["status"] for update in updates if update["sessionUpdate"] == "tool_call_update"] == ["failed"]
+    assert any("repeated" in update["content"]["text"] for update in updates if "thought" in update["sessionUpdate"])
+
+
+@pytest.mark.parametrize(
+    ("data", "entries"),
+    [
+        (["Look", "Answer"], [("Look", "pending"), ("Answer", "pending")]),
+        ([{"content": "Look", "status": "completed", "priority": "high"}], [("Look", "completed")]),
+        ([1], None),
+        ("Look", None),
+    ],
+)
+def test_custom_event_plan_is_a_plan(data: Any, entries: list[tuple[str, str]] | None) -> None:
+    updates = SessionUpdates("t1").updates(3, CustomEvent("plan", data))
+    for update in updates:
+        SeenSession().take(update)
+    found = [[(entry["content"], entry["status"]) for entry in update["entries"]] for update in updates]
+    assert found == ([] if entries is None else [entries])
+
+
+def test_turn_whose_events_are_gone_is_shown_from_its_state() -> None:
+    seen = SeenSession()
+    for update in state_updates(TurnState(turn_id="t1", message="Hi", text="Hello.")):
+        seen.take(update)
+    assert (seen.user, seen.text) == (["Hi"], "Hello.")
+
+
+def test_call_without_result_ends_with_the_turn() -> None:
+    encoder, seen = SessionUpdates("t1"), SeenSession()
+    for number, event in enumerate((ToolCallEvent("c1", "x", {}), DoneEvent("cancelled", "s1", "t1")), 3):
+        for update in encoder.updates(number, event):
+            seen.take(update)
+    assert [call["status"] for call in seen.calls.values()] == ["failed"]
