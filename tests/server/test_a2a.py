@@ -45,9 +45,10 @@ from tests.server.a2a_clients import (
 )
 from tests.server.conftest import Serve, StoreKind
 from tests.server.test_approvals import careful
+from tests.server.test_waits import CHOICE, curious, open_call
 from tests.serving import Puppet, quick_settings, saying, serving, within
 from tests.wires.a2a_rules import Task
-from turnwire import Turn, Turnwire, WaitForApproval
+from turnwire import Turn, Turnwire, WaitForApproval, ask
 from turnwire.core.errors import AgentError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -304,6 +305,77 @@ async def test_reply_that_decides_nothing_is_refused(serve: Serve) -> None:
         await read(client.send_message(message("yes", task_id=paused.task.id)))
         with pytest.raises(UnsupportedOperationError, match="ended"):
             await read(client.send_message(message("yes", task_id=paused.task.id)))
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ([decision({"color": "blue"})], "Well. blue."),
+        ([Part(text='{"color": "red"}')], "Well. red."),
+    ],
+)
+async def test_question_is_input_required_and_the_reply_continues_the_task(
+    serve: Serve, dialect: Dialect, reply: list[Part], text: str
+) -> None:
+    async with serve(curious) as server, a2a_client(server.url, dialect) as client:
+        paused = await read(client.send_message(message("Paint it")))
+        assert (paused.state, paused.text) == ("input_required", "Well. ")
+        assert paused.lines[-1].startswith("Which colour?\n")
+        waiting = plain(await client.get_task(GetTaskRequest(id=paused.task.id)))
+        assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        (question,) = waiting["status"]["message"]["parts"][1]["data"]["questions"]
+        assert (question["prompt"], question["schema"]) == ("Which colour?", CHOICE)
+        with pytest.raises(InvalidParamsError, match="color"):
+            await read(client.send_message(message("", decision({"color": "pink"}), task_id=paused.task.id)))
+        done = await read(client.send_message(message("", *reply, task_id=paused.task.id)))
+        assert (done.states[0], done.state, done.text) == ("working", "completed", text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reply", "value"),
+    [
+        (None, "Ann", "Ann"),
+        ({"type": "boolean"}, "Yes", True),
+        ({"type": "integer"}, "7", 7),
+        ({"type": "string", "enum": ["7", "8"]}, "7", "7"),
+    ],
+)
+async def test_text_is_read_by_the_schema_of_the_question(
+    serve: Serve, schema: dict[str, Any] | None, reply: str, value: Any
+) -> None:
+    async def asks(turn: Turn) -> AsyncIterator[str]:
+        yield repr(await ask("Well?", schema))
+
+    asks.journal = True
+    async with serve(asks) as server, a2a_client(server.url) as client:
+        paused = await read(client.send_message(message()))
+        answer = message(reply, task_id=paused.task.id)
+        assert (await read(client.send_message(answer))).text == repr(value)
+
+
+async def test_question_can_be_declined_by_its_id(serve: Serve) -> None:
+    async with serve(curious) as server, a2a_client(server.url) as client:
+        paused = await read(client.send_message(message("Paint it")))
+        waiting = plain(await client.get_task(GetTaskRequest(id=paused.task.id)))
+        (question,) = waiting["status"]["message"]["parts"][1]["data"]["questions"]
+        reply = {"question_id": question["question_id"], "declined": True, "reason": "no paint"}
+        done = await read(client.send_message(message("", decision({"replies": [reply]}), task_id=paused.task.id)))
+        assert done.text == "Well. None: no paint."
+
+
+async def test_call_of_a_client_tool_is_input_required_and_its_result_continues_the_task(serve: Serve) -> None:
+    async with serve(curious) as server, a2a_client(server.url) as client:
+        turn_id, call_id = await open_call(server)
+        waiting = plain(await client.get_task(GetTaskRequest(id=turn_id)))
+        assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        (call,) = waiting["status"]["message"]["parts"][1]["data"]["tool_calls"]
+        assert call == {"call_id": call_id, "tool": "locate", "args": {"exact": True}}
+        with pytest.raises(InvalidParamsError, match="names each"):
+            await read(client.send_message(message("Oslo", task_id=turn_id)))
+        result = {"tool_results": [{"call_id": call_id, "output": "Oslo"}]}
+        done = await read(client.send_message(message("", decision(result), task_id=turn_id)))
+        assert done.text == "Well. Oslo."
 
 
 # Tasks

@@ -4,6 +4,7 @@ import { Fragment, render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { sliceText } from "../../js/src/view.ts";
 import { headingIn, origin } from "./format.ts";
+import { Skeleton } from "./parts/skeleton.tsx";
 import { AnswerView } from "./text/answer.ts";
 
 interface SharedCitation {
@@ -56,7 +57,7 @@ function Share() {
   useEffect(() => {
     if (title) document.title = title;
   }, [title]);
-  if (session === null) return <div class="skeleton" aria-label="Loading" />;
+  if (session === null) return <Skeleton />;
   if (typeof session === "string")
     return (
       <main class="shared">

@@ -91,10 +91,15 @@ def open_questions(state: TurnState) -> list[Question]:
     return [question for question in state.questions if question.state == "open" and state.outcome is None]
 
 
+def open_client_calls(state: TurnState) -> list[Step]:
+    """Return the calls of the client's tools that have no result."""
+    return [step for step in state.steps if step.runs_on == "client" and step.state == "running" and not state.outcome]
+
+
 def status_of(state: TurnState) -> TurnStatus:
     if state.outcome is not None:
         return state.outcome
-    return "waiting" if waiting_steps(state) or open_questions(state) else "running"
+    return "waiting" if waiting_steps(state) or open_questions(state) or open_client_calls(state) else "running"
 
 
 def approval_question(step: Step | ApprovalRequestEvent) -> str:

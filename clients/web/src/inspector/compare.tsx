@@ -4,6 +4,7 @@ import { brand } from "../brand.ts";
 import { useEffect } from "preact/hooks";
 import { AnswerContent } from "../parts/turn.tsx";
 import { Icon } from "../icons.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
 import { filtersOf, inspectAddress, listAddress } from "./address.ts";
 import { type Fact, factsOf } from "./facts.tsx";
 import { type FoldedTurn, usePrices, useTurn } from "./folded.ts";
@@ -23,7 +24,7 @@ export function ComparePage({ ids }: { ids: [string, string] }) {
     const { problem, isMissing } = turns[missing]!.log;
     return <Missing turnId={ids[missing]!} problem={problem!} isGone={isMissing} />;
   }
-  if (turns.some(({ log }) => !log.events.length)) return <div class="skeleton" aria-label="Loading" />;
+  if (turns.some(({ log }) => !log.events.length)) return <Skeleton />;
   const facts = turns.map(({ final, timing, log }) => factsOf(final, timing, prices, log.isUnreachable));
   return (
     <>

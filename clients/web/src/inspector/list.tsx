@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import type { TurnRecord } from "../../../js/src/index.ts";
 import { duration, outcomeText } from "../format.ts";
 import { Icon } from "../icons.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
 import { client, errorText, fetchOffer, root } from "../server.ts";
 import { filtersOf, inspectAddress, useQuery } from "./address.ts";
 
@@ -113,7 +114,7 @@ export function TurnList() {
           )}
         </p>
       )}
-      {!page && !problem && <div class="skeleton" aria-label="Loading" />}
+      {!page && !problem && <Skeleton />}
       <ul class="turn-list" data-testid="turns">
         {turns.map((turn) => (
           <TurnRow

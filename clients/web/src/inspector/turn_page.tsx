@@ -6,6 +6,7 @@ import type { TurnRecord } from "../../../js/src/index.ts";
 import { duration, outcomeText } from "../format.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import { SourcePanel } from "../parts/document.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
 import { type Source, sourceOfChip } from "../parts/sources.tsx";
 import { Json } from "../parts/steps.tsx";
 import { AnswerContent } from "../parts/turn.tsx";
@@ -78,7 +79,7 @@ export function TurnPage({ turnId }: { turnId: string }) {
     if (found) setSource(found);
   };
   if (log.problem && !events.length) return <Missing turnId={turnId} problem={log.problem} isGone={log.isMissing} />;
-  if (!at) return <div class="skeleton" aria-label="Loading" />;
+  if (!at) return <Skeleton />;
   return (
     <>
       <TurnLinks turnId={turnId} record={record} />

@@ -5,6 +5,7 @@ import type { DocumentText } from "../../../js/src/index.ts";
 import { IconButton } from "../icons.tsx";
 import { client, isStatus, errorText } from "../server.ts";
 import { useRenderer } from "../text/load.ts";
+import { Skeleton } from "./skeleton.tsx";
 import type { Source } from "./sources.tsx";
 
 export function SourcePanel({ source, onClose }: { source: Source; onClose: () => void }) {
@@ -55,7 +56,7 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
             {problem}
           </p>
         )}
-        {!content && !problem && <div class="skeleton" aria-label="Loading" />}
+        {!content && !problem && <Skeleton />}
         <div class="prose document" ref={body} />
       </div>
     </section>

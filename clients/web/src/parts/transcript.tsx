@@ -5,6 +5,7 @@ import type { Conversation } from "../conversation.ts";
 import { copyCode, wrapCode } from "../clipboard.ts";
 import { Icon } from "../icons.tsx";
 import type { Offer } from "../server.ts";
+import { Skeleton } from "./skeleton.tsx";
 import { type Peek, PeekCard, type Source, sourceOfChip } from "./sources.tsx";
 import { TurnItem } from "./turn.tsx";
 import { Welcome } from "./welcome.tsx";
@@ -142,7 +143,7 @@ export function Transcript(props: TranscriptProps) {
           {!path.length && !conversation.isLoading && !conversation.problem && (
             <Welcome offer={offer} agent={agent} onAsk={onAsk} />
           )}
-          {conversation.isLoading && !path.length && <div class="skeleton" aria-label="Loading" />}
+          {conversation.isLoading && !path.length && <Skeleton />}
           {conversation.problem && (
             <p role="alert" class="failure">
               {conversation.problem}

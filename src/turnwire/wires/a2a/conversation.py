@@ -40,9 +40,10 @@ from turnwire.wires.a2a.messages import (
     PushParams,
     SendParams,
     SetPushParams,
+    TaskAnswers,
     TaskParams,
     prompt_body,
-    read_decisions,
+    read_answers,
 )
 from turnwire.wires.a2a.push import CHANNEL, PushConfigs, StoredConfig, check_address
 from turnwire.wires.a2a.resume import frame_point, snapshot_point
@@ -124,24 +125,36 @@ async def _take(call: TaskCall, params: SendParams) -> tuple[TurnRecord, bool]:
 
 
 async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecord:
-    """Take the decisions in a message to a task that waits. Questions of other kinds are to be answered here too."""
+    """Take the answers in a message to a task that waits."""
     record, sent = await call.find(task_id), params.message
     if sent.context_id not in (None, record.session_id, TaskIds.of_record(record).context_id):
         raise A2aError(INVALID_PARAMS, "message.contextId: it is not that of the task")
     if record.phase == "ended":
         raise A2aError(UNSUPPORTED, "the task has ended; send the message with its contextId alone")
     fold = await fold_log(call.services.store, record.id)
-    waiting = [request.call_id for request in fold.undecided]
-    # The same message may have been taken before; repeating a decision changes nothing.
-    decided = {decision.call_id: decision for decision in fold.decisions}
-    if not waiting and not decided:
-        raise A2aError(UNSUPPORTED, "the task is at work and takes no message; send it with the contextId alone")
-    call.caller.needs("approve")
-    for call_id, decision in _by_call(read_decisions(sent), waiting or [*decided]).items():
-        await call.services.runner.decide(
-            record.id, call_id, approved=decision.approved, reason=decision.reason, by=call.caller.principal
-        )
+    waiting, questions = [request.call_id for request in fold.undecided], fold.open_questions
+    if not fold.is_waiting:
+        # The same message may have been taken before; repeating an answer changes nothing.
+        waiting, questions = [decision.call_id for decision in fold.decisions], fold.questions[-1:]
+        if not waiting and not questions:
+            raise A2aError(UNSUPPORTED, "the task is at work and takes no message; send it with the contextId alone")
+    answers = read_answers(sent, decides=bool(waiting), question=questions[0] if len(questions) == 1 else None)
+    await _record(call, record.id, answers, waiting)
     return await call.find(task_id)
+
+
+async def _record(call: TaskCall, turn_id: str, answers: TaskAnswers, waiting: list[str]) -> None:
+    runner, person = call.services.runner, call.caller.principal
+    if answers.approvals or answers.replies:
+        call.caller.needs("approve")
+    for call_id, decision in _by_call(answers.approvals, waiting).items():
+        await runner.decide(turn_id, call_id, approved=decision.approved, reason=decision.reason, by=person)
+    for reply in answers.replies:
+        await runner.reply(
+            turn_id, reply.question_id, reply.value, declined=reply.declined, reason=reply.reason, by=person
+        )
+    for result in answers.tool_results:
+        await runner.send_tool_result(turn_id, result.call_id, result.output, is_error=result.is_error)
 
 
 def _by_call(decisions: list[CallDecision], waiting: list[str]) -> Mapping[str, CallDecision]:

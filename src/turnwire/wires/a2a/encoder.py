@@ -44,19 +44,29 @@ from turnwire.wires.a2a.frames import (
     VERSIONS,
     WORKING,
     TaskIds,
+    TaskInput,
     Version,
     agent_message,
     artifact_update,
     event_metadata,
+    input_message,
     joined_text,
     new_task,
-    question_message,
     response_json,
     status,
     status_update,
     text_part,
 )
-from turnwire.wires.framing import COMMENT_HEARTBEAT, SUSPENDED_TYPES, TOKEN_BODY, TURN_FAILED, answer_json, frame
+from turnwire.wires.framing import (
+    COMMENT_HEARTBEAT,
+    TOKEN_BODY,
+    TURN_FAILED,
+    AnswerEvent,
+    OpenWaits,
+    WaitEvent,
+    answer_json,
+    frame,
+)
 from turnwire.wires.progress import step_line
 
 _MARK = "\x00"  # The log removes control characters, so no text contains it.
@@ -110,13 +120,14 @@ class TaskEncoder:
         self._agent = ""
         self._answer_prefix = self._answer_suffix = b""
         self._has_answer = False
-        self._requests: dict[str, ApprovalRequestEvent] = {}
-        self._decided: dict[str, tuple[LoggedEvent, str]] = {}
+        self._waits = OpenWaits()
+        self._requests: list[WaitEvent] = []
+        self._answers: list[LoggedEvent] = []
         self._position = self._at = 0
         self._error: ErrorEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        resumed = self._continue() if self._requests and logged.type not in SUSPENDED_TYPES else b""
+        resumed = self._continue() if self._waits and not self._waits.keeps(logged) else b""
         if logged.body.startswith(TOKEN_BODY):
             return resumed + self._token(answer_json(logged.body))
         return resumed + self._event(logged)
@@ -132,18 +143,19 @@ class TaskEncoder:
         return b"id: %d\ndata: %b%b%b\n\n" % (self._sent, self._answer_prefix, content, self._answer_suffix)
 
     def pause(self) -> bytes:
-        if not self._requests:
+        if not self._waits:
             return b""
-        question = question_message(self._ids, self._position, [*self._requests.values()])
-        body = self._wire.event(status_update(self._ids, status(INPUT_REQUIRED, self._at, question)))
+        needed = input_message(self._ids, self._position, TaskInput.of_events(self._requests))
+        body = self._wire.event(status_update(self._ids, status(INPUT_REQUIRED, self._at, needed)))
         return frame(body, b"%d" % (self._sent + 1))
 
     def _continue(self) -> bytes:
-        """Return the end of the wait, and the decisions that ended it."""
-        ended, decided = self.pause(), self._decided
+        """Return the end of the wait, and the answers that ended it."""
+        ended, answers = self.pause(), self._answers
         self._sent += 1
-        self._requests, self._decided = {}, {}
-        return ended + b"".join(self._step(*decision) for decision in decided.values())
+        self._waits.clear()
+        self._requests, self._answers = [], []
+        return ended + b"".join(map(self._step, answers))
 
     def _event(self, logged: LoggedEvent) -> bytes:
         event = logged.event
@@ -153,12 +165,10 @@ class TaskEncoder:
                 return b""
             case MessageEvent() if logged.position == 2:
                 return self._send({"task": new_task(self._ids, self._agent, event.content, logged.at)})
-            case ApprovalRequestEvent():
-                self._requests[event.call_id] = event
-                self._position, self._at = logged.position, logged.at
-                return self._step(logged, step_line(event) or "")
-            case ApprovalResponseEvent():
-                return self._decide(logged, event)
+            case ApprovalRequestEvent() | QuestionEvent() | ToolCallEvent():
+                return self._wait(logged, event)
+            case ApprovalResponseEvent() | ReplyEvent() | ToolResultEvent():
+                return self._answer(logged, event)
             case ErrorEvent():
                 self._error = event
                 return b""
@@ -171,7 +181,7 @@ class TaskEncoder:
             case RestartEvent():
                 raise RestartedError(event.from_position)
             case ReasoningEvent():
-                return b"" if event.agent_path else self._step(logged, "")
+                return b"" if event.agent_path else self._step(logged)
             case TokenEvent():
                 return b""
             case (
@@ -181,16 +191,12 @@ class TaskEncoder:
                 | HandoffEvent()
                 | SearchEvent()
                 | ReviewEvent()
-                | ToolCallEvent()
                 | ToolProgressEvent()
-                | ToolResultEvent()
-                | QuestionEvent()
-                | ReplyEvent()
                 | CitationEvent()
                 | CustomEvent()
                 | UsageEvent()
             ):
-                return self._step(logged, step_line(event) or "")
+                return self._step(logged)
             case _:
                 assert_never(event)
 
@@ -205,19 +211,30 @@ class TaskEncoder:
         self._sent += 1
         return frame(self._wire.event(response), b"%d" % self._sent)
 
-    def _step(self, logged: LoggedEvent, line: str) -> bytes:
+    def _step(self, logged: LoggedEvent) -> bytes:
         """Return an update of the status with the event, and with a line of text if there is one."""
+        line = step_line(logged.event)
         note = agent_message(self._ids, logged.position, text_part(line)) if line else None
         metadata = event_metadata(logged.body)
         return self._send(status_update(self._ids, status(WORKING, logged.at, note), metadata))
 
-    def _decide(self, logged: LoggedEvent, event: ApprovalResponseEvent) -> bytes:
-        """Note a decision. The wait ends with the last one, so that its frame comes first whatever their order."""
-        line = step_line(event) or ""
-        if event.call_id not in self._requests:
-            return self._step(logged, line)
-        self._decided[event.call_id] = logged, line
-        return self._continue() if len(self._decided) == len(self._requests) else b""
+    def _wait(self, logged: LoggedEvent, event: WaitEvent) -> bytes:
+        """Note what the task waits for; a call that the server runs is a step like any other."""
+        if not isinstance(event, ToolCallEvent) or event.runs_on == "client":
+            self._waits.begin(event)
+            self._requests.append(event)
+            self._position, self._at = logged.position, logged.at
+        return self._step(logged)
+
+    def _answer(self, logged: LoggedEvent, event: AnswerEvent) -> bytes:
+        """Note an answer. The wait ends with the last one, so that its frame comes first whatever their order."""
+        if not self._waits:
+            return self._step(logged)
+        self._answers.append(logged)
+        if self._waits.is_last(event):
+            return self._continue()
+        self._waits.end(event)
+        return b""
 
     def _end(self, logged: LoggedEvent, event: DoneEvent) -> bytes:
         text = ""

@@ -8,10 +8,10 @@ from msgspec import Raw, Struct
 
 from turnwire.core.codec import ascii_json, time_text
 from turnwire.core.contracts import TurnStatus
-from turnwire.core.events import ApprovalRequestEvent, CitationEvent
-from turnwire.core.turns import Step, TurnRecord, TurnState
-from turnwire.wires.framing import omit_none
-from turnwire.wires.progress import approval_question, status_of, waiting_steps
+from turnwire.core.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
+from turnwire.core.turns import Question, Step, TurnRecord, TurnState
+from turnwire.wires.framing import WaitEvent, omit_none
+from turnwire.wires.progress import approval_question, open_client_calls, open_questions, status_of, waiting_steps
 
 Version = Literal["1.0", "0.3"]
 VERSIONS: Mapping[str, Version] = {"1.0": "1.0", "0.3": "0.3"}
@@ -38,6 +38,14 @@ HOW_TO_DECIDE = (
     "Answer this task with `approve` or `deny`, or with a data part"
     ' {"approvals": [{"call_id": "...", "approved": true, "reason": "..."}]}.'
 )
+HOW_TO_REPLY = (
+    "Answer this task with the value, as text or as data, or with a data part"
+    ' {"replies": [{"question_id": "...", "value": "..."}]}; `"declined": true` instead of a value declines.'
+)
+HOW_TO_SEND_RESULTS = (
+    "Answer this task with a data part"
+    ' {"tool_results": [{"call_id": "...", "output": "...", "is_error": false}]}.'
+)
 
 
 def statuses_of(state: str | None) -> list[TurnStatus | None]:
@@ -59,6 +67,29 @@ class TaskIds(Struct, frozen=True):
         """Return the names under which the client of a turn knows it."""
         options = record.options
         return cls(record.id, options.get("context_id") or record.session_id, options.get("message_id") or "")
+
+
+class TaskInput(Struct, frozen=True):
+    """The input that a task waits for: decisions, replies to questions, results of the client's tools."""
+
+    approvals: Sequence[Step | ApprovalRequestEvent] = ()
+    questions: Sequence[Question | QuestionEvent] = ()
+    calls: Sequence[Step | ToolCallEvent] = ()
+
+    @classmethod
+    def of_events(cls, events: Sequence[WaitEvent]) -> "TaskInput":
+        return cls(
+            [event for event in events if isinstance(event, ApprovalRequestEvent)],
+            [event for event in events if isinstance(event, QuestionEvent)],
+            [event for event in events if isinstance(event, ToolCallEvent)],
+        )
+
+    @classmethod
+    def of_state(cls, state: TurnState) -> "TaskInput":
+        return cls(waiting_steps(state), open_questions(state), open_client_calls(state))
+
+    def __bool__(self) -> bool:
+        return bool(self.approvals or self.questions or self.calls)
 
 
 def timestamp(ms: int) -> str:
@@ -89,8 +120,8 @@ def agent_message(names: TaskIds, position: int, *parts: dict[str, Any]) -> dict
     return message(names, f"{names.task_id}:{position}", "ROLE_AGENT", parts)
 
 
-def question_message(names: TaskIds, position: int, requests: Sequence[Step | ApprovalRequestEvent]) -> dict[str, Any]:
-    return message(names, f"{names.task_id}:{position}-input", "ROLE_AGENT", question_parts(requests))
+def input_message(names: TaskIds, position: int, needed: TaskInput) -> dict[str, Any]:
+    return message(names, f"{names.task_id}:{position}-input", "ROLE_AGENT", _input_parts(needed))
 
 
 def status(state: str, at: int, note: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -125,19 +156,29 @@ def answer(text: str | Raw, citations: Sequence[CitationEvent] = ()) -> dict[str
     return artifact
 
 
-def question_parts(requests: Sequence[Step | ApprovalRequestEvent]) -> list[dict[str, Any]]:
-    """Return what a person is asked, as text and as data. Questions of other kinds belong here too."""
-    text = "\n".join([*map(approval_question, requests), HOW_TO_DECIDE])
-    calls = [
-        {
-            "call_id": request.id if isinstance(request, Step) else request.call_id,
-            "tool": request.name if isinstance(request, Step) else request.tool,
-            "args": request.args,
-            **omit_none(reason=request.reason),
-        }
-        for request in requests
-    ]
-    return [text_part(text), {"data": {"approvals": calls}}]
+def _input_parts(needed: TaskInput) -> list[dict[str, Any]]:
+    """Return the input that a task waits for, as text and as data."""
+    lines: list[str] = []
+    data: dict[str, list[dict[str, Any]]] = {}
+    if needed.approvals:
+        lines += [*map(approval_question, needed.approvals), HOW_TO_DECIDE]
+        data["approvals"] = [{**_call_fields(call), **omit_none(reason=call.reason)} for call in needed.approvals]
+    if needed.questions:
+        lines += [*(question.prompt for question in needed.questions), HOW_TO_REPLY]
+        data["questions"] = [
+            omit_none(question_id=question.id, prompt=question.prompt, schema=question.schema)
+            for question in needed.questions
+        ]
+    if needed.calls:
+        data["tool_calls"] = [_call_fields(call) for call in needed.calls]
+        lines += [*(f"Run {call['tool']} and send its result." for call in data["tool_calls"]), HOW_TO_SEND_RESULTS]
+    return [text_part("\n".join(lines)), {"data": data}]
+
+
+def _call_fields(call: Step | ApprovalRequestEvent | ToolCallEvent) -> dict[str, Any]:
+    if isinstance(call, Step):
+        return {"call_id": call.id, "tool": call.name, "args": call.args}
+    return {"call_id": call.call_id, "tool": call.tool, "args": call.args}
 
 
 # Tasks
@@ -145,8 +186,8 @@ def question_parts(requests: Sequence[Step | ApprovalRequestEvent]) -> list[dict
 
 def task_status(state: TurnState, record: TurnRecord, names: TaskIds) -> dict[str, Any]:
     note: dict[str, Any] | None = None
-    if steps := waiting_steps(state) if state.outcome is None else []:
-        note = question_message(names, state.position, steps)
+    if state.outcome is None and (needed := TaskInput.of_state(state)):
+        note = input_message(names, state.position, needed)
     elif state.error is not None:
         note = agent_message(names, state.position, text_part(state.error.error))
     elif state.joined is not None:

@@ -20,8 +20,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from turnwire.core.codec import ascii_json
+from turnwire.core.turns import Question
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import Attachment, ClientId, WireMessageBody, parse_fields
+from turnwire.server.messages import Attachment, ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
 _MAX_PARTS = 200
@@ -250,7 +251,7 @@ def prompt_body(params: SendParams, agent: str) -> WireMessageBody:
     )
 
 
-# Decisions
+# Answers
 
 
 class CallDecision(BaseModel):
@@ -261,22 +262,59 @@ class CallDecision(BaseModel):
     reason: str | None = Field(None, max_length=2_000)
 
 
-class _Decisions(BaseModel):
-    approvals: list[CallDecision] = Field(min_length=1, max_length=_MAX_PARTS)
+class TaskAnswers(BaseModel):
+    """The answers in a message to a task that waits: decisions, replies to questions, results of tools."""
+
+    approvals: list[CallDecision] = Field([], max_length=_MAX_PARTS)
+    replies: list[ReplyBody] = Field([], max_length=_MAX_PARTS)
+    tool_results: list[ToolResultBody] = Field([], max_length=_MAX_PARTS)
 
 
-def read_decisions(sent: A2aMessage) -> list[CallDecision]:
-    """Return the decisions of a message to a task that waits. Raises HttpError 422."""
+def read_answers(sent: A2aMessage, *, decides: bool, question: Question | None) -> TaskAnswers:
+    """Return the answers in a message. Raises HttpError 422.
+
+    Without ids, the message is a decision if the task waits for some (`decides`), and otherwise the reply to its
+    question, if it has exactly one.
+    """
     for part in sent.parts:
-        if (data := _fields(part.data)) is not None:
-            return parse_fields(_Decisions, data if "approvals" in data else {"approvals": [data]}).approvals
-    word, _, reason = sent.text.strip().partition(" ")
+        fields = _fields(part.data)
+        if fields is not None and fields.keys() & TaskAnswers.model_fields.keys():
+            return parse_fields(TaskAnswers, fields)
+        if fields is not None and decides:
+            return parse_fields(TaskAnswers, {"approvals": [fields]})
+        if part.data is not None and question is not None:
+            return TaskAnswers(replies=[ReplyBody(question_id=question.id, value=part.data)])
+    if decides:
+        return TaskAnswers(approvals=[_decision_of_text(sent.text)])
+    if question is not None:
+        value = _value_of_text(question.schema or {}, sent.text.strip())
+        return TaskAnswers(replies=[ReplyBody(question_id=question.id, value=value)])
+    raise HttpError(
+        422, "invalid_request", "message.parts: the task waits for several answers; send a data part that names each"
+    )
+
+
+def _decision_of_text(text: str) -> CallDecision:
+    word, _, reason = text.strip().partition(" ")
     answer = re.sub(r"[^a-z]", "", word.lower())
     if answer not in _YES | _NO:
         raise HttpError(
             422, "invalid_request", "message.parts: the task waits for a decision; begin with `approve` or `deny`"
         )
-    return [CallDecision(approved=answer in _YES, reason=reason.strip(" .,;:-") or None)]
+    return CallDecision(approved=answer in _YES, reason=reason.strip(" .,;:-") or None)
+
+
+def _value_of_text(schema: Mapping[str, Any], text: str) -> Any:
+    """Return the value that a text stands for; the text itself if it stands for none, which is then refused."""
+    kind = schema.get("type", "string")
+    if kind == "string":
+        return text
+    if kind == "boolean" and text.lower() in _YES | _NO:
+        return text.lower() in _YES
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 # Errors
@@ -311,6 +349,7 @@ _KINDS: Mapping[str, ErrorKind] = {
     "invalid_json": INVALID_JSON,
     "invalid_request": INVALID_PARAMS,
     "method_not_found": METHOD_NOT_FOUND,
+    "invalid_reply": INVALID_PARAMS,
     "bad_cursor": INVALID_PARAMS,
     "bad_offset": INVALID_PARAMS,
     "idempotency_conflict": INVALID_PARAMS,

@@ -9,7 +9,14 @@ from msgspec import Struct
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import Event, SessionEvent, TokenEvent
 from turnwire.core.turns import Question, TurnState
-from turnwire.wires.progress import approval_question, open_questions, status_of, step_line, waiting_steps
+from turnwire.wires.progress import (
+    approval_question,
+    open_client_calls,
+    open_questions,
+    status_of,
+    step_line,
+    waiting_steps,
+)
 
 _VALUE = "value"
 _STARTED = "turn "
@@ -113,6 +120,8 @@ def _how_to_decide(state: TurnState, can_decide: bool) -> str:
         prompts = "\n".join(f"- {question.prompt}" for question in questions)
         how = "The user can answer on the page or in another client; then call get_turn for the rest."
         return f"The turn {state.turn_id} waits for the answer to a question:\n{prompts}\n{how}"
+    if calls := [step.name for step in open_client_calls(state)]:
+        return f"The turn {state.turn_id} waits until its own client has run {', '.join(calls)}; then call get_turn."
     calls = "\n".join(f"- call_id {step.id}: {approval_question(step)}" for step in waiting_steps(state))
     how = (
         "Ask the user, call decide with the turn_id, the call_id and the user's decision, then get_turn for the rest."
