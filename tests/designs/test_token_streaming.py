@@ -147,7 +147,7 @@ async def test_model_may_answer_directly_instead(serve_documents: Serve, model_s
     assert len(model_server.requests) == 2
 
 
-async def test_first_token_and_stream_duration_are_measured_by_wire(serve_documents: Serve) -> None:
+async def test_first_token_and_stream_duration_are_measured_by_route(serve_documents: Serve) -> None:
     """Follow-up actions: latency metrics."""
     count = {metric: _count(metric) for metric in (metrics.STREAM_FIRST_TOKEN, metrics.STREAM_SECONDS)}
     async with serve_documents() as server, ask(server, GREEN) as stream:
@@ -158,5 +158,5 @@ async def test_first_token_and_stream_duration_are_measured_by_wire(serve_docume
 
 
 def _count(metric: metrics.LabelledHistogram) -> int:
-    series = metric.series.get("three_phase_text")
+    series = metric.series.get(("three_phase_text", "/v1/rag/sessions/{session_id}/messages/stream"))
     return sum(series.counts) if series else 0

@@ -58,20 +58,20 @@ class Histogram:
 class LabelledHistogram:
     """Distributions of one quantity, one for each kind."""
 
-    __slots__ = ("bounds", "help", "label", "name", "series")
+    __slots__ = ("bounds", "help", "labels", "name", "series")
 
-    def __init__(self, name: str, help: str, label: str, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self.name = name
         self.help = help
-        self.label = label
+        self.labels = tuple(labels)
         self.bounds = tuple(bounds)
-        self.series: dict[str, Histogram] = {}
+        self.series: dict[tuple[str, ...], Histogram] = {}
         ALL.append(self)
 
-    def observe(self, kind: str, value: float) -> None:
-        series = self.series.get(kind)
+    def observe(self, value: float, *kinds: str) -> None:
+        series = self.series.get(kinds)
         if series is None:
-            series = self.series[kind] = Histogram(self.name, self.help, self.bounds, is_listed=False)
+            series = self.series[kinds] = Histogram(self.name, self.help, self.bounds, is_listed=False)
         series.observe(value)
 
 
@@ -101,14 +101,14 @@ FIRST_TOKEN_DELIVERED = Histogram(
 )
 STREAM_FIRST_TOKEN = LabelledHistogram(
     "turnwire_stream_first_token_seconds",
-    "From a turn's acceptance to the first token written to a stream that was there for it, by wire.",
-    "wire",
+    "From a turn's acceptance to the first token written to a stream that was there for it, by wire and route.",
+    ("wire", "route"),
     _WAITS,
 )
 STREAM_SECONDS = LabelledHistogram(
     "turnwire_stream_seconds",
-    "How long streams were open, by wire.",
-    "wire",
+    "How long streams were open, by wire and route.",
+    ("wire", "route"),
     (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 3600),
 )
 TURN_SECONDS = Histogram(

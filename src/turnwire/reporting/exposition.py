@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from turnwire.core.metrics import ALL, Counter, Histogram, LabelledHistogram
+from turnwire.core.metrics import ALL, Counter, Histogram
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,10 +37,11 @@ def render(readings: Iterable[MetricReading]) -> str:
             lines += _counter(metric)
         else:
             lines += _heading(metric.name, metric.help, "histogram")
-            series = {"": metric} if isinstance(metric, Histogram) else dict(metric.series)
-            for kind, histogram in series.items():
-                labels = {metric.label: kind} if isinstance(metric, LabelledHistogram) else {}
-                lines += _series(histogram, labels)
+            is_plain = isinstance(metric, Histogram)
+            series = {(): metric} if is_plain else dict(metric.series)
+            names = () if is_plain else metric.labels
+            for kinds, histogram in series.items():
+                lines += _series(histogram, dict(zip(names, kinds, strict=True)))
     return "\n".join(lines) + "\n"
 
 

@@ -117,10 +117,11 @@ class TurnwireApp:
                     request.max_text_bytes = services.settings.max_body_bytes
                     request.receive = _share_room(request.receive, slot, stack, request.max_text_bytes)
                 if match is not None:
-                    request.params = match.params
+                    route = match.route(method)
+                    request.params, request.route = match.params, route.path
                     if caller is not None:
                         request.caller = caller
-                    return await match.route(method).endpoint(request, services)
+                    return await route.endpoint(request, services)
                 request.scope["turnwire.caller"] = caller
                 await self._call_api(request, caller)
             return None
@@ -217,6 +218,7 @@ def _find_socket(request: Request, services: Services, guard: Guard, router: Rou
     route = router.sockets.get(request.path)
     if route is None:
         raise HttpError(404, "not_found", "there is no socket here")
+    request.route = route.path
     with services.streams.room(request.caller.principal):
         protocol = _PROTOCOL if _PROTOCOL in request.scope.get("subprotocols", ()) else None
         acceptance = {"type": "websocket.accept", "subprotocol": protocol, "headers": added}

@@ -22,12 +22,13 @@ class Request:
     """A request, and the way to answer it.
 
     `path` is relative to where the app is mounted, `params` are the path parameters by name, and `added` are the
-    headers that every answer gets. The router sets `params`, authentication sets `caller`.
+    headers that every answer gets. The router sets `params` and the `route`, whose path is a template such as
+    `/v1/turns/{id}/events`; authentication sets `caller`.
     """
 
     __slots__ = (
-        *("_query", "added", "caller", "headers", "max_text_bytes", "method", "params", "path", "receive", "scope"),
-        "send",
+        *("_query", "added", "caller", "headers", "max_text_bytes", "method", "params", "path", "receive", "route"),
+        *("scope", "send"),
     )
 
     caller: Caller
@@ -40,6 +41,7 @@ class Request:
         self.path = _path_below(scope["path"], scope.get("root_path", ""))
         self.headers = header_map(scope)
         self.params: Mapping[str, str] = {}
+        self.route = ""
         self.added: Headers = []
         self.max_text_bytes: int | None = None
         """The most bytes of the body without its files."""

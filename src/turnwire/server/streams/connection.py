@@ -25,7 +25,7 @@ class Connection:
     """The body of one response.
 
     `on_writable` is called when a blocked write has finished; `takes_heartbeat` tells whether the wire allows a
-    heartbeat at the reader's position; the `..._ticks` are the hub's.
+    heartbeat at the reader's position; `route` labels metrics; the `..._ticks` are the hub's.
     """
 
     __slots__ = (
@@ -44,14 +44,16 @@ class Connection:
         "on_writable",
         "principal",
         "quiet_ticks",
+        "route",
         "takes_heartbeat",
         "wire",
     )
 
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> None:
+    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
         self.wire = wire
         self.principal = principal
         self.key_id = key_id
+        self.route = route
         self.is_blocked = False
         self.is_finished = False
         self.quiet_ticks = 0
@@ -174,8 +176,8 @@ class QuietConnection(Connection):
 
     __slots__ = ()
 
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> None:
-        super().__init__(send, wire, principal, key_id)
+    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
+        super().__init__(send, wire, principal, key_id, route)
         self.takes_heartbeat = _never
 
     def write(self, body: bytes, *, last: bool = False) -> None:

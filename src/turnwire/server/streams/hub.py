@@ -85,9 +85,9 @@ class StreamHub:
         if not self._open_by[principal]:
             del self._open_by[principal]
 
-    def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
+    def connect(self, send: Send, wire: Wire, caller: Caller, route: str) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
-        connection = kind(send, wire, caller.principal, caller.key_id)
+        connection = kind(send, wire, caller.principal, caller.key_id, route)
         self.register(connection)
         return connection
 

@@ -122,7 +122,8 @@ class TurnPump:
                 if self._created_at is not None and logged.at >= self._opened_at:
                     seconds = (now_ms() - self._created_at) / 1000
                     metrics.FIRST_TOKEN_DELIVERED.observe(seconds)
-                    metrics.STREAM_FIRST_TOKEN.observe(self.wire.name, seconds)
+                    for reader in self._readers:
+                        metrics.STREAM_FIRST_TOKEN.observe(seconds, self.wire.name, reader.connection.route)
                 self._created_at = None
                 return
 

@@ -46,8 +46,8 @@ class Socket(Connection):
 
     __slots__ = ("_closing", "_has_room", "_is_full", "_more", "_queue", "_readers", "_size")
 
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> None:
-        super().__init__(send, wire, principal, key_id)
+    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
+        super().__init__(send, wire, principal, key_id, route)
         self._queue: deque[str] = deque()
         self._size = 0
         self._is_full = False
@@ -227,7 +227,7 @@ class SocketReader(Connection):
     __slots__ = ("_ended", "_socket", "_to_messages")
 
     def __init__(self, socket: Socket, wire: Wire, to_messages: ToMessages, ended: Callable[[bool], None]) -> None:
-        super().__init__(_cannot_send, wire, socket.principal, socket.key_id)
+        super().__init__(_cannot_send, wire, socket.principal, socket.key_id, socket.route)
         self._socket = socket
         self._to_messages = to_messages
         self._ended = ended
@@ -348,7 +348,7 @@ class SocketHandler(ABC):
     def __init__(self, request: Request, services: Services, acceptance: dict[str, Any], wire: Wire) -> None:
         self.services = services
         self.caller = request.caller
-        self._wire = wire
+        self._wire, self._route = wire, request.route
         self._acceptance = acceptance
         self._concurrent = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -363,7 +363,7 @@ class SocketHandler(ABC):
 
     async def run(self, receive: Receive, send: Send) -> None:
         settings, streams = self.services.settings, self.services.streams
-        self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id)
+        self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id, self._route)
         self.turns = SocketTurns(streams, self.services.runner, socket)
         limiter = RateLimiter(settings.max_socket_rate)
         streams.register(socket)

@@ -55,6 +55,7 @@ class Stream:
         "_hub",
         "_reader",
         "_record",
+        "_route",
         "_runner",
         "_source",
         "_turn_id",
@@ -75,6 +76,7 @@ class Stream:
         self._runner = services.runner
         self._caller = request.caller
         self._wire = wire
+        self._route = request.route
         self._source: StreamSource | None = source
         content_type = b"content-type", wire.media_type.encode("ascii")
         self._headers = [*request.added, *caching, content_type, *headers]
@@ -88,7 +90,7 @@ class Stream:
         if self._source is not None and not self._source.waits:
             # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
             await send(_start(200, self._headers))
-        connection = self._hub.connect(send, self._wire, self._caller)
+        connection = self._hub.connect(send, self._wire, self._caller, self._route)
         if self._record is not None:
             self._runner.reader_joined(self._record)
         self._record = None
@@ -107,7 +109,7 @@ class Stream:
             if self._reader is not None:
                 self._reader.close()
             self._hub.disconnect(connection)
-            metrics.STREAM_SECONDS.observe(self._wire.name, monotonic() - opened_at)
+            metrics.STREAM_SECONDS.observe(monotonic() - opened_at, self._wire.name, self._route)
             if turn_id is not None:
                 self._runner.reader_left(turn_id, by_client=left)
 

@@ -43,8 +43,7 @@ HOW_TO_REPLY = (
     ' {"replies": [{"question_id": "...", "value": "..."}]}; `"declined": true` instead of a value declines.'
 )
 HOW_TO_SEND_RESULTS = (
-    "Answer this task with a data part"
-    ' {"tool_results": [{"call_id": "...", "output": "...", "is_error": false}]}.'
+    'Answer this task with a data part {"tool_results": [{"call_id": "...", "output": "...", "is_error": false}]}.'
 )
 
 

@@ -283,15 +283,18 @@ def read_answers(sent: A2aMessage, *, decides: bool, question: Question | None) 
         if fields is not None and decides:
             return parse_fields(TaskAnswers, {"approvals": [fields]})
         if part.data is not None and question is not None:
-            return TaskAnswers(replies=[ReplyBody(question_id=question.id, value=part.data)])
+            return _reply(question, part.data)
     if decides:
-        return TaskAnswers(approvals=[_decision_of_text(sent.text)])
+        return parse_fields(TaskAnswers, {"approvals": [_decision_of_text(sent.text)]})
     if question is not None:
-        value = _value_of_text(question.schema or {}, sent.text.strip())
-        return TaskAnswers(replies=[ReplyBody(question_id=question.id, value=value)])
+        return _reply(question, _value_of_text(question.schema or {}, sent.text.strip()))
     raise HttpError(
         422, "invalid_request", "message.parts: the task waits for several answers; send a data part that names each"
     )
+
+
+def _reply(question: Question, value: Any) -> TaskAnswers:
+    return parse_fields(TaskAnswers, {"replies": [{"question_id": question.id, "value": value}]})
 
 
 def _decision_of_text(text: str) -> CallDecision:
