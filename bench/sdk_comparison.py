@@ -1,25 +1,34 @@
-"""One agent SDK, alone and through Turnwire: `python -m bench.sdk_comparison SDK`, in its own process.
+"""One agent SDK in two ways: `python -m bench.sdk_comparison SDK`, in its own process.
 
-Both read the same answer from the same server, one after the other. Alone is the streaming loop of the SDK's own
-documentation; through Turnwire the same agent runs as a turn in the memory store, to its `done`.
+Both ways read the same answer from the same server, one after the other. `adapter`: the streaming loop of the SDK's own
+documentation, and the same agent as a turn in the memory store, to its `done`. `journal`: as turns in an SQLite store,
+without a journal and with one.
 """
 
 import argparse
 import asyncio
+import copy
 import gc
 import json
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench import measure
 from bench.model_server import WORD
 from turnwire.agents.loader import as_agent
+from turnwire.core.contracts import Store
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.stores.memory import MemoryStore
+from turnwire.stores.sqlite.store import SqliteStore
 
 WARM_UP = 3
+ADAPTER_WAYS = ("bare", "turnwire")
+JOURNAL_WAYS = ("unjournaled", "journaled")
+Run = Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True)
@@ -119,30 +128,59 @@ SDKS: dict[str, tuple[str, Callable[[str], Sdk]]] = {
 }
 
 
-async def compare(sdk: Sdk, tokens: int, turns: int, repeats: int) -> None:
+async def compare_adapter(sdk: Sdk, tokens: int, turns: int, repeats: int) -> None:
     store = MemoryStore()
     runner = TurnRunner(store, {"agent": as_agent(sdk.agent)})
     await runner.open()
+    runs: dict[str, Run] = dict(zip(ADAPTER_WAYS, (sdk.bare, as_turn(store, runner, "agent")), strict=True))
+    await take_turns(runs, tokens, turns, repeats)
+    await runner.close()
 
-    async def through_turnwire() -> str:
-        turn_id = (await runner.start(TurnRequest(principal="bench", message="Go"))).record.id
+
+async def compare_journal(sdk: Sdk, tokens: int, turns: int, repeats: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder))
+        await store.open()
+        runner = TurnRunner(store, {"unjournaled": unjournaled(sdk.agent), "journaled": as_agent(sdk.agent)})
+        await runner.open()
+        await take_turns({name: as_turn(store, runner, name) for name in JOURNAL_WAYS}, tokens, turns, repeats)
+        await runner.close()
+        await store.close()
+
+
+def unjournaled(agent: Any) -> Any:
+    """Return the agent of an SDK as one that keeps no journal."""
+    adapter = as_agent(agent)
+    if adapter is not agent:
+        return type(adapter)(agent, on_crash="close")  # type: ignore[call-arg]
+    own = copy.copy(agent)
+    own.journal, own.on_crash = False, "close"
+    return own
+
+
+def as_turn(store: Store, runner: TurnRunner, agent: str) -> Run:
+    async def run() -> str:
+        request = TurnRequest(principal="bench", message="Go", agent=agent)
+        turn_id = (await runner.start(request)).record.id
         # Without following the log, because the cost of a reader is in other tables.
         ended = asyncio.Event()
-        unwatch = store.watch(turn_id, lambda events: ended.set() if events[-1].is_last else None)
+        unwatch = store.watch(turn_id, lambda events: ended.set() if events and events[-1].is_last else None)
         await ended.wait()
         unwatch()
         state = await store.turn_state(turn_id)
         return state.text if state and state.outcome == "completed" else ""
 
-    runs = {"bare": sdk.bare, "turnwire": through_turnwire}
+    return run
+
+
+async def take_turns(runs: dict[str, Run], tokens: int, turns: int, repeats: int) -> None:
     for repeat in range(repeats + 1):
         # The order alternates, so that garbage of one does not always burden the other.
         for name in sorted(runs, reverse=bool(repeat % 2)):
             await measured(name, runs[name], tokens, WARM_UP if repeat == 0 else turns, reports=repeat > 0)
-    await runner.close()
 
 
-async def measured(name: str, run: Callable[[], Awaitable[str]], tokens: int, turns: int, reports: bool) -> None:
+async def measured(name: str, run: Run, tokens: int, turns: int, reports: bool) -> None:
     gc.collect()
     began = time.process_time()
     for _ in range(turns):
@@ -153,12 +191,16 @@ async def measured(name: str, run: Callable[[], Awaitable[str]], tokens: int, tu
         print(json.dumps({"name": name, "us_per_token": used * 1e6 / turns / tokens}), flush=True)
 
 
+COMPARISONS = {"adapter": compare_adapter, "journal": compare_journal}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("sdk", choices=SDKS)
+    parser.add_argument("what", choices=COMPARISONS)
     for option in ("port", "core", "tokens", "turns", "repeats"):
         parser.add_argument(f"--{option}", type=int, required=True)
     options = parser.parse_args()
     measure.pin(options.core)
     sdk = SDKS[options.sdk][1](f"http://127.0.0.1:{options.port}/v1")
-    asyncio.run(compare(sdk, options.tokens, options.turns, options.repeats))
+    asyncio.run(COMPARISONS[options.what](sdk, options.tokens, options.turns, options.repeats))

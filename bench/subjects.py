@@ -15,4 +15,6 @@ SUBJECTS = {
     "healthz": "GET /healthz",
     "bare": "the SDK alone",
     "turnwire": "as a turn of Turnwire",
+    "unjournaled": "without a journal",
+    "journaled": "with a journal",
 }

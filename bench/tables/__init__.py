@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from bench.plan import Plan
 from bench.results import Table
-from bench.tables.adapters import adapters
+from bench.tables.adapters import adapters, journal
 from bench.tables.answers import answers
 from bench.tables.crowd import crowd
 from bench.tables.fanout import fanout
@@ -37,6 +37,7 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "answers": answers,
     "synthesis": synthesis,
     "adapters": adapters,
+    "journal": journal,
     "wires": wires,
     "protocols": protocols,
     "stores": stores,

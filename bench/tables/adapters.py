@@ -1,4 +1,4 @@
-"""The CPU time per token that Turnwire adds to an SDK's own streaming loop."""
+"""The CPU time per token that Turnwire adds to an SDK's own streaming loop, and that the journal adds to a turn."""
 
 import json
 import subprocess
@@ -10,40 +10,50 @@ from bench import measure
 from bench.plan import Plan, record
 from bench.processes import CLIENT_CORE, SERVER_CORE, BenchError
 from bench.results import Column, Table
-from bench.sdk_comparison import SDKS
+from bench.sdk_comparison import ADAPTER_WAYS, JOURNAL_WAYS, SDKS
 
 
 def adapters(plan: Plan) -> Table:
-    tokens = plan.scale.tokens
-    table = Table(
-        "adapters",
-        f"answers of {tokens} tokens from a model's server: the SDK's own loop, and the same agent as a turn (memory)",
-        Column("us_per_token", "µs/token", 1),
-        against=("bare",),
-        others=(Column("added_us", "added µs/token", 1),),
-        subject="way",
-    )
-    with model_server(tokens) as port:
+    title = f"answers of {plan.scale.tokens} tokens from a model's server: the SDK's own loop, and as a turn (memory)"
+    return compare(plan, "adapter", _table("adapters", title, ADAPTER_WAYS), ADAPTER_WAYS)
+
+
+def journal(plan: Plan) -> Table:
+    """Return the cost of the journal: turns of the same agent with one and without, on SQLite."""
+    title = f"turns of {plan.scale.tokens} tokens on SQLite: without a journal, and with one"
+    return compare(plan, "journal", _table("journal", title, JOURNAL_WAYS), JOURNAL_WAYS)
+
+
+def _table(name: str, title: str, ways: tuple[str, str]) -> Table:
+    added = Column("added_us", "added µs/token", 1)
+    return Table(name, title, Column("us_per_token", "µs/token", 1), (ways[0],), (added,), subject="way")
+
+
+def compare(plan: Plan, what: str, table: Table, ways: tuple[str, str]) -> Table:
+    """Measure every SDK in two ways, which take turns."""
+    with model_server(plan.scale.tokens) as port:
         for name, (label, _) in SDKS.items():
             if plan.case in label:
-                compare(table, plan, name, label, port)
+                _compare_sdk(plan, table, (name, what), label, ways, port)
     return table
 
 
-def compare(table: Table, plan: Plan, name: str, label: str, port: int) -> None:
+def _compare_sdk(
+    plan: Plan, table: Table, arguments: tuple[str, str], label: str, ways: tuple[str, str], port: int
+) -> None:
     scale = {"port": port, "core": SERVER_CORE, "tokens": plan.scale.tokens, "turns": 10, "repeats": plan.scale.repeats}
     options = [part for key, value in scale.items() for part in (f"--{key}", str(value))]
-    command = [sys.executable, "-m", "bench.sdk_comparison", name, *options]
+    command = [sys.executable, "-m", "bench.sdk_comparison", *arguments, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"{label} could not be measured; see its output above")
-    samples = [json.loads(line) for line in done.stdout.splitlines()]
-    costs: dict[str, list[float]] = {"bare": [], "turnwire": []}
-    for sample in samples:
+    costs: dict[str, list[float]] = {way: [] for way in ways}
+    for line in done.stdout.splitlines():
+        sample = json.loads(line)
         costs[sample["name"]].append(sample["us_per_token"])
-    for bare, ours in zip(costs["bare"], costs["turnwire"], strict=True):
-        record(table, label, "bare", {"us_per_token": bare})
-        record(table, label, "turnwire", {"us_per_token": ours, "added_us": ours - bare})
+    for first, second in zip(*costs.values(), strict=True):
+        record(table, label, ways[0], {"us_per_token": first})
+        record(table, label, ways[1], {"us_per_token": second, "added_us": second - first})
 
 
 @contextmanager
