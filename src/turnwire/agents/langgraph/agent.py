@@ -201,8 +201,8 @@ class LangGraphAgent:
         async with aclosing(stream) as items:
             async for space, mode, item in items:
                 if mode == "messages":
-                    events = list(listener.read_message(item[0], item[1], space))
-                    if recorder is None:
+                    events = listener.read_message(item[0], item[1], space)
+                    if recorder is None or not events:
                         for event in events:
                             yield event
                     else:

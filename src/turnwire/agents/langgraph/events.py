@@ -120,6 +120,11 @@ class ToolBarrier(AsyncCallbackHandler):
     def __init__(self, relay: EventRelay) -> None:
         self._relay = relay
 
+    @property
+    def ignore_llm(self) -> bool:
+        """Skip the tokens of models."""
+        return True
+
     async def on_tool_start(self, serialized: dict[str, Any], input_str: str, **rest: Any) -> None:
         await self._relay.flush()
 
@@ -239,20 +244,21 @@ class GraphListener(BaseCallbackHandler):
         """Return True if the message was recorded as the text of a subgraph or of a node that does not answer."""
         return bool(self._authors.get(message.id or ""))
 
-    def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Iterator[Output]:
-        """Yield events that no callback reported: a node's own text, and results of tools that never ran."""
+    def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Sequence[Output]:
+        """Return events that no callback reported: a node's own text, and results of tools that never ran."""
         path = self.path_of(space)
-        if is_transfer(message):
-            return
+        if isinstance(message, AIMessageChunk) or is_transfer(message):
+            return ()  # Nearly every message is a chunk, whose text a callback has reported.
         if isinstance(message, ToolMessage):
-            yield from self.calls.result_of(message, path)
-        elif _is_whole_reply(message) and message.id not in self._authors:
-            path = self._text_path(metadata, path)
-            self._authors[message.id or ""] = path
-            if not path and self.has_answered and read_text(message):
-                yield PARAGRAPH
-            self.has_answered = self.has_answered or (not path and bool(read_text(message)))
-            yield from message_events(message, path)
+            return list(self.calls.result_of(message, path))
+        if not isinstance(message, AIMessage) or message.id in self._authors:
+            return ()
+        path = self._text_path(metadata, path)
+        self._authors[message.id or ""] = path
+        has_text = not path and bool(read_text(message))
+        before = [PARAGRAPH] if has_text and self.has_answered else []
+        self.has_answered = self.has_answered or has_text
+        return [*before, *message_events(message, path)]
 
     def pause(self) -> None:
         """Mark the running tool calls as paused: the graph was interrupted and runs them again when it resumes."""
@@ -430,10 +436,6 @@ class GraphListener(BaseCallbackHandler):
         node = metadata.get("langgraph_node")
         is_other = not path and self._answer_nodes is not None and node is not None and node not in self._answer_nodes
         return self.path_of(_space(metadata)) if is_other else path
-
-
-def _is_whole_reply(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk)
 
 
 def _space(metadata: Mapping[str, Any] | None) -> Path:
