@@ -119,15 +119,23 @@ class TextReader(Reader):
 
 
 class FullReader(Reader):
-    """A reader of a wire without resume: it reads the whole turn again after each break."""
+    """A reader of a wire without resume: it reads the whole turn again after each break.
+
+    A turn that waited for a person has a `[DONE]` for each wait, so only one at the end of the response is the end.
+    """
 
     resumes = False
     ends_at_waits = True
 
-    def _add_frame(self, frame_id: str, data: str) -> None:
-        if data == "[DONE]":
+    async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        self._is_done = False
+        await super().read(url, http)
+        if self._is_done:
             self._end()
-        else:
+
+    def _add_frame(self, frame_id: str, data: str) -> None:
+        self._is_done = data == "[DONE]"
+        if not self._is_done:
             self.frames.append((frame_id, json.loads(data)))
 
 
@@ -142,8 +150,7 @@ class OpenAIChatReader(FullReader):
 
     def _add_frame(self, frame_id: str, data: str) -> None:
         super()._add_frame(frame_id, data)
-        if not self.is_whole and "error" in self.frames[-1][1]:
-            self._end()
+        self._is_done = self._is_done or "error" in self.frames[-1][1]
 
 
 class SocketReader(Reader):
