@@ -277,7 +277,7 @@ class Turnwire:
             leaving = self._lifecycle.leaving
             self._termination = Termination(leaving.set, self.drain, lambda: self.settings.drain_delay)
             self._termination.watch()
-            self._watchdog = LoopWatchdog()
+            self._watchdog = LoopWatchdog(on_block=self._lifecycle.note_block)
             self._watchdog.start()
             self._lifecycle.is_open = True
 

@@ -1,5 +1,6 @@
 """Objects that a developer gives as an agent are recognised, and no SDK is imported to find out."""
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_our_own_agent_is_one() -> None:
 
 @pytest.mark.parametrize("target", [None, 3, "echo", object()], ids=["None", "number", "text", "object"])
 def test_object_that_is_no_agent_is_refused_with_what_is_accepted(target: Any) -> None:
-    with pytest.raises(TypeError, match="is not an agent: give an async function"):
+    with pytest.raises(TypeError, match="is not an agent: give a function"):
         as_agent(target)
 
 
@@ -75,11 +76,11 @@ async def without_turn() -> str:
     ("target", "advice"),
     [
         (Answering, "`Answering` is a class, not an agent: make an instance"),
-        (lambda turn: turn, "is a plain function; an agent is asynchronous"),
+        (json.dumps, "`dumps` takes more than a turn: write `def dumps\\(turn\\)`"),
         (without_turn, "`without_turn` cannot be called with a turn: write `async def without_turn\\(turn\\)`"),
         (imitation("langchain_core.tools.base", "BaseTool"), "is a LangChain tool, not an agent"),
     ],
-    ids=["class", "plain function", "function without a turn", "LangChain tool"],
+    ids=["class", "function with more than a turn", "function without a turn", "LangChain tool"],
 )
 def test_common_mistake_is_refused_with_the_remedy(target: Any, advice: str) -> None:
     with pytest.raises(TypeError, match=advice):

@@ -53,7 +53,7 @@ REFUSALS = {
     ("--workers", "2"): "PostgreSQL",
     ("--agent", "nowhere:answer"): "'nowhere' cannot be imported",
     ("--agent", "json:nothing"): "has no 'nothing'",
-    ("--agent", "json:dumps"): "is a plain function; an agent is asynchronous",
+    ("--agent", "json:dumps"): "takes more than a turn: write `def dumps(turn)`",
     ("--agent", "json"): "not of the form module:name",
 }
 

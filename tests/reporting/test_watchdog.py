@@ -10,8 +10,9 @@ import pytest
 from tests.contracts.agents import CASES, AgentCase
 from tests.contracts.turns import BOUND
 from tests.scripted_model import ScriptedModel, calls, model_server, says
+from tests.serving import until
 from turnwire.core import metrics
-from turnwire.reporting.watchdog import LoopWatchdog
+from turnwire.reporting.watchdog import LoopBlock, LoopWatchdog
 
 __all__ = ["model_server"]
 
@@ -53,8 +54,8 @@ async def test_blocking_tool_is_named_with_its_turn(
 
     model_server.plan(calls(("look", {"city": "Oslo"})), says("Sunny."))
     async with case.desk(model_server, look) as desk:
-        blocks = metrics.LOOP_BLOCKED.values[""]
-        watchdog = LoopWatchdog(limit=0.5)
+        blocks, ended_blocks = metrics.LOOP_BLOCKED.values[""], list[LoopBlock]()
+        watchdog = LoopWatchdog(limit=0.5, on_block=ended_blocks.append)
         watchdog.start()
         try:
             turn = await desk.start()
@@ -67,6 +68,45 @@ async def test_blocking_tool_is_named_with_its_turn(
     report = next(text for text in reports.texts if "(look)" in text)
     assert f"turn {turn.id}" in report
     assert "test_watchdog.py:" in report
+    block = next(block for block in ended_blocks if block.location in report)
+    assert block.turn_id == turn.id
+    assert block.seconds >= 0.5
+
+
+async def test_block_by_a_callback_is_reported_without_a_turn(reports: Reports) -> None:
+    def look() -> None:
+        assert reports.made.wait(BOUND)
+
+    watchdog = LoopWatchdog(limit=0.2)
+    watchdog.start()
+    try:
+        asyncio.get_running_loop().call_soon(look)
+        async with asyncio.timeout(BOUND):
+            await reports.ended.wait()
+    finally:
+        watchdog.stop()
+    assert any("(look), by a callback" in text for text in reports.texts)
+
+
+async def test_block_that_lets_no_thread_run_is_reported_afterwards(reports: Reports) -> None:
+    """A call in C that keeps the interpreter's lock also stops the thread that watches."""
+    ended = list[LoopBlock]()
+    watchdog = LoopWatchdog(limit=0.1, on_block=ended.append)
+    # As on a machine on which the watching thread gets no time during the call.
+    watchdog._thread = threading.Thread(target=lambda: None)
+    watchdog.start()
+    size = 1_000_000
+    try:
+        async with asyncio.timeout(BOUND):
+            while not ended:
+                sum(range(size))
+                size *= 2
+                beat = watchdog._last_beat
+                await until(lambda: watchdog._last_beat != beat)  # noqa: B023 -- waited for at once
+    finally:
+        watchdog.stop()
+    assert ended[0].turn_id == ""
+    assert any("a single call that let no thread run" in text for text in reports.texts)
 
 
 async def test_process_that_did_not_run_is_not_reported(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import aclosing
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from turnwire import Turnwire
 from turnwire.core.emit import enter_turn
 from turnwire.core.events import DoneEvent
 from turnwire.server.messages import MessageBody
-from turnwire.tools.threads import ToolThreads, TurnExecutor, install_executor
+from turnwire.tools.threads import ToolThreads, TurnExecutor, install_executor, iterate_in_thread
 
 __all__ = ["model_server"]
 
@@ -76,6 +78,41 @@ async def test_executor_of_the_application_is_kept() -> None:
         install_executor()
         assert (await asyncio.to_thread(threading.current_thread)).name.startswith("own")
         asyncio.get_running_loop().set_default_executor(TurnExecutor())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+async def test_blocking_tool_of_every_sdk_runs_in_the_threads_of_its_turn(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    names: list[str] = []
+
+    def look(city: str) -> str:
+        """Note the thread."""
+        names.append(threading.current_thread().name)
+        return f"Sunny in {city}"
+
+    model_server.plan(calls(("look", {"city": "Oslo"})), says("Sunny."))
+    async with case.desk(model_server, look) as desk:
+        install_executor()
+        await desk.events(await desk.start())
+    assert [name.rpartition("_")[0] for name in names] == ["turnwire-tool"]
+
+
+async def test_iterator_in_threads_keeps_its_context_and_is_closed_when_it_is_left() -> None:
+    variable, closed = ContextVar("variable", default=0), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        try:
+            while True:
+                variable.set(variable.get() + 1)
+                yield variable.get()
+        finally:
+            closed.set()
+
+    async with aclosing(iterate_in_thread(numbers())) as items:
+        assert [await anext(items) for _ in range(3)] == [1, 2, 3]
+    assert closed.wait(BOUND)
+    assert [item async for item in iterate_in_thread(iter("ab"))] == ["a", "b"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

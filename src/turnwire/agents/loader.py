@@ -6,7 +6,7 @@ SDKs are recognised by the modules of their classes, so that none is imported to
 import inspect
 import sys
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +26,13 @@ from turnwire.core.contracts import (
 )
 from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Turn
+from turnwire.tools.threads import call_in_thread, iterate_in_thread
 
 # Plain functions
 
 Answer = Callable[[Turn], AsyncIterator[Event | str]]
 AnswerFunction = Callable[[Turn], Awaitable[str | None]]
+BlockingAnswer = Callable[[Turn], Iterator[Event | str] | str | None]
 
 
 class WrappedFunction:
@@ -65,6 +67,27 @@ class FunctionAgent(WrappedFunction):
         text = await self._answer(turn)
         if text:
             yield text
+
+
+class BlockingAgent(WrappedFunction):
+    """Wrapper of `def answer(turn)`, which yields or returns its answer.
+
+    It runs in the threads of its turn, so that it may block.
+    """
+
+    def __init__(self, answer: BlockingAnswer) -> None:
+        self._answer = answer
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        answer = await call_in_thread(self._answer, turn)
+        if isinstance(answer, str):
+            yield answer
+        elif isinstance(answer, Iterator):
+            async with aclosing(iterate_in_thread(cast("Iterator[Event | str]", answer))) as items:
+                async for item in items:
+                    yield item
+        elif answer is not None:
+            raise TypeError(f"the agent returned {type(answer).__name__}; it has to return text, or to yield its answer")
 
 
 # Objects that only offer LangChain's `astream_events`, such as clients of remote runnables. The runnables and graphs of
@@ -217,6 +240,8 @@ def as_agent(target: Any) -> Agent:
     if _is(inspect.isasyncgenfunction, target):
         return _as_declared(GeneratorAgent(target), target)
     if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
+        if inspect.isgeneratorfunction(method):
+            return _as_declared(BlockingAgent(method), target)
         return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
     if kind := kind_of(target):
         return kind.adapt(target)
@@ -226,9 +251,11 @@ def as_agent(target: Any) -> Agent:
         return StreamEventsAgent(target)
     if factory := factory_of(target):
         return factory
+    if inspect.isroutine(target) or _is(inspect.isgeneratorfunction, target):
+        return _as_declared(BlockingAgent(target), target)
     raise TypeError(
-        f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
-        " returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
+        f"{_short_name(target)} is not an agent: give a function `async def answer(turn)` or `def answer(turn)` that"
+        " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
         " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
     )
 
@@ -246,12 +273,14 @@ def _common_mistake(target: Any) -> str | None:
     is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
     if inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)):
         return f"{name} needs arguments: an @asynccontextmanager function that yields an agent is one without arguments"
-    if not is_async:
-        return f"{name} is a plain function; an agent is asynchronous: write `async def {target.__name__}(turn)`"
+    keyword = "async def" if is_async else "def"
     try:
         inspect.signature(target).bind(None)
-    except TypeError:
-        return f"{name} cannot be called with a turn: write `async def {target.__name__}(turn)`"
+    except (TypeError, ValueError):
+        return f"{name} cannot be called with a turn: write `{keyword} {target.__name__}(turn)`"
+    if not is_async and len(inspect.signature(target).parameters) > 1:
+        # An agent may have more of them, but a function that is given by mistake is rarely found otherwise.
+        return f"{name} takes more than a turn: write `def {target.__name__}(turn)`"
     return None
 
 
@@ -261,7 +290,7 @@ def _short_name(target: Any) -> str:
     return f"an object of type `{type(target).__qualname__}`"
 
 
-def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
+def _as_declared(agent: GeneratorAgent | FunctionAgent | BlockingAgent, target: Any) -> Agent:
     """Copy what a function declares about itself to the agent that wraps it."""
     agent.takes_attachments = attachment_types(target)
     agent.takes_client_tools = takes_client_tools(target)

@@ -1,7 +1,8 @@
 """A watchdog for code that blocks the event loop, such as `time.sleep` in an async tool.
 
 It stalls the streams of all turns, and for long enough costs the worker its lease. A thread notices that the loop does
-not answer, and logs the turn, file and line that it is at.
+not answer, and logs the turn, file and line that it is at. Both wake four times a second, so that every server can
+afford it.
 """
 
 import asyncio
@@ -9,9 +10,12 @@ import logging
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, thread_time
 from types import FrameType
+
+from msgspec import Struct
 
 from turnwire.core import metrics
 from turnwire.core.emit import turn_of_task
@@ -24,15 +28,31 @@ _LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "p
 _OWN = str(Path(__file__).parents[1])
 
 
-class LoopWatchdog:
-    """Logs a block of the running event loop that is longer than `limit` seconds, once, while it lasts."""
+class LoopBlock(Struct, frozen=True):
+    """A block of the event loop that is over. `turn_id` and `location` are empty if they could not be found out."""
 
-    def __init__(self, limit: float = _LIMIT_SECONDS) -> None:
+    seconds: float
+    turn_id: str = ""
+    location: str = ""
+
+
+class LoopWatchdog:
+    """Logs a block of the running event loop that is longer than `limit` seconds, once, while it lasts.
+
+    `on_block` is called on the loop when the block is over.
+    """
+
+    def __init__(
+        self, limit: float = _LIMIT_SECONDS, on_block: Callable[[LoopBlock], None] = lambda block: None
+    ) -> None:
         self._limit = limit
+        self._on_block = on_block
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._last_beat = monotonic()
-        self._is_blocked = False
+        self._cpu_seconds = thread_time()
+        # The block that lasts, as the watching thread has found it.
+        self._blocked_by: LoopBlock | None = None
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._thread = threading.Thread(target=self._watch, name="turnwire-watchdog", daemon=True)
@@ -47,12 +67,22 @@ class LoopWatchdog:
             self._timer.cancel()
 
     def _beat(self) -> None:
-        now = monotonic()
-        if self._is_blocked:
-            self._is_blocked = False
-            metrics.LOOP_BLOCKED.add()
+        now, cpu_seconds = monotonic(), thread_time()
+        block, self._blocked_by = self._blocked_by, None
+        if block is not None:
             logger.warning("the event loop runs again after %.1f s", now - self._last_beat)
-        self._last_beat = now
+        elif cpu_seconds - self._cpu_seconds > self._limit:
+            # The CPU time is the proof: a process that did not run at all has used none.
+            block = LoopBlock(0)
+            logger.warning(
+                "the event loop was blocked for %.1f s by a single call that let no thread run, such as a regular "
+                "expression or a large JSON text, so its turn is not known; run such code in another process",
+                now - self._last_beat,
+            )
+        if block is not None:
+            metrics.LOOP_BLOCKED.add()
+            self._on_block(LoopBlock(now - self._last_beat, block.turn_id, block.location))
+        self._last_beat, self._cpu_seconds = now, cpu_seconds
         self._timer = self._loop.call_later(self._limit / _BEATS_PER_LIMIT, self._beat)
 
     def _watch(self) -> None:
@@ -63,26 +93,27 @@ class LoopWatchdog:
                 seen, missed = self._last_beat, 0
                 continue
             missed += 1
-            if missed >= _BEATS_PER_LIMIT and not self._is_blocked:
-                self._is_blocked = True
-                self._report(monotonic() - seen)
+            if missed >= _BEATS_PER_LIMIT and self._blocked_by is None:
+                self._blocked_by = self._report(monotonic() - seen)
 
-    def _report(self, seconds: float) -> None:
+    def _report(self, seconds: float) -> LoopBlock:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
         task = asyncio.current_task(self._loop)
-        if frame is None or task is None:
-            return
-        turn = turn_of_task(task)
+        if frame is None:
+            return LoopBlock(seconds)
+        turn = turn_of_task(task) if task is not None else None
         frame = _application_frame(frame)
+        location = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        culprit = f"turn {turn.turn_id}" if turn else f"the task {task.get_name()!r}" if task else "a callback"
         logger.warning(
-            "the event loop has been blocked for %.1f s at %s:%d (%s), by %s; run blocking code in a thread, "
+            "the event loop has been blocked for %.1f s at %s (%s), by %s; run blocking code in a thread, "
             "for example by a tool that is not async",
             seconds,
-            frame.f_code.co_filename,
-            frame.f_lineno,
+            location,
             frame.f_code.co_name,
-            f"turn {turn.turn_id}" if turn else f"the task {task.get_name()!r}",
+            culprit,
         )
+        return LoopBlock(seconds, turn.turn_id if turn else "", location)
 
 
 def _application_frame(innermost: FrameType) -> FrameType:

@@ -10,6 +10,7 @@ from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.fairness import FairSlots
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import TurnRecord
+from turnwire.reporting.watchdog import LoopBlock
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
 from turnwire.server.streams.hub import StreamHub
@@ -30,14 +31,19 @@ class Lifecycle:
     """The state of a server between start-up and shutdown.
 
     `leaving` is set by the first signal to end. Turns are accepted until `is_draining`, `drain_delay` seconds later.
+    `last_block` is the last block of the event loop.
     """
 
-    __slots__ = ("is_draining", "is_open", "leaving")
+    __slots__ = ("is_draining", "is_open", "last_block", "leaving")
 
     def __init__(self) -> None:
         self.is_open = False
         self.is_draining = False
         self.leaving = asyncio.Event()
+        self.last_block = LoopBlock(0)
+
+    def note_block(self, block: LoopBlock) -> None:
+        self.last_block = block
 
 
 class TaskPushes(Protocol):

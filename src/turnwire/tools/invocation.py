@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import ToolProgressEvent
 from turnwire.core.waits import client_result, limited_by, result_text
 from turnwire.tools.declaration import BadArgumentsError, Function, Tool
-from turnwire.tools.threads import TOOL_THREADS
+from turnwire.tools.threads import call_in_thread
 
 logger = logging.getLogger("turnwire.tools")
 
@@ -131,21 +131,8 @@ async def _call(tool: Tool, args: dict[str, Any] | None) -> Any:
 async def _call_function(function: Function, args: dict[str, Any]) -> Any:
     if _is_async(function):
         return await function(**args)
-    value = await _call_in_thread(function, args)
+    value = await call_in_thread(function, **args)
     return await value if inspect.isawaitable(value) else value
-
-
-async def _call_in_thread(function: Function, args: dict[str, Any]) -> Any:
-    context = copy_context()
-
-    def call() -> Any:
-        try:
-            return context.run(function, **args)
-        except StopIteration as error:
-            # A future cannot hold StopIteration, and awaiting it would never end.
-            raise RuntimeError("the tool raised StopIteration") from error
-
-    return await asyncio.get_running_loop().run_in_executor(TOOL_THREADS, call)  # type: ignore[arg-type]
 
 
 def _is_async(function: Any) -> bool:

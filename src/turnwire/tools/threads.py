@@ -1,4 +1,4 @@
-"""Threads for tools that block.
+"""Threads for tools and agents that block.
 
 SDKs run a tool that is not async in the event loop's default executor, which has a few threads for the whole process.
 `TurnExecutor` replaces it: what a turn runs goes to the threads of `TOOL_THREADS`, where one turn can take only some,
@@ -7,8 +7,10 @@ and a hanging tool none of the store's.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -18,7 +20,7 @@ _MAX_THREADS = 256
 _MAX_THREADS_PER_TURN = 8
 
 
-class ToolThreads:
+class ToolThreads(Executor):
     """A pool in which each turn has at most `per_turn` threads at a time; its other calls wait."""
 
     def __init__(self, threads: int = _MAX_THREADS, per_turn: int = _MAX_THREADS_PER_TURN) -> None:
@@ -28,7 +30,7 @@ class ToolThreads:
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         turn = current_turn()
         turn_id = turn.turn_id if turn else ""
         future: Future[Any] = Future()
@@ -36,7 +38,7 @@ class ToolThreads:
         def run() -> None:
             try:
                 if future.set_running_or_notify_cancel():
-                    _complete(future, lambda: function(*args, **options))
+                    _complete(future, lambda: fn(*args, **kwargs))
             finally:
                 self._run_next(turn_id)
 
@@ -72,6 +74,40 @@ def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 TOOL_THREADS = ToolThreads()
+
+
+async def call_in_thread(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    """Call a function that may block, in a thread of the current turn and with the current context."""
+    return await _run(partial(copy_context().run, function, *args, **options))
+
+
+async def iterate_in_thread(items: Iterator[Any]) -> AsyncGenerator[Any]:
+    """Yield the items of an iterator that may block. A generator is closed at the end, in a thread too."""
+    # One context for all of it, as in a thread of its own, and one call at a time.
+    context, lock, end = copy_context(), Lock(), object()
+
+    def call(function: Callable[..., Any], *args: Any) -> Any:
+        with lock:
+            return context.run(function, *args)
+
+    try:
+        while (item := await _run(partial(call, next, items, end))) is not end:
+            yield item
+    finally:
+        if isinstance(items, Generator):
+            # Not waited for: a call that blocks must not keep a turn that was stopped from ending.
+            TOOL_THREADS.submit(call, items.close)
+
+
+async def _run(function: Callable[[], Any]) -> Any:
+    def call() -> Any:
+        try:
+            return function()
+        except StopIteration as error:
+            # A future cannot hold StopIteration, and awaiting it would never end.
+            raise RuntimeError("the code in the thread raised StopIteration") from error
+
+    return await asyncio.get_running_loop().run_in_executor(TOOL_THREADS, call)
 
 
 class TurnExecutor(ThreadPoolExecutor):

@@ -12,14 +12,18 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from pydantic_ai import Agent, TextOutput
+from pydantic_ai.capabilities import UseThreadExecutor
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.event_queue import EmittedEvents
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
 from turnwire.core.emit import is_in_turn
+from turnwire.tools.threads import TOOL_THREADS
 
 _running: ContextVar[RunListener | None] = ContextVar("turnwire_pydantic_ai_run", default=None)
 _WRAPPED = "turnwire_wrapped"
+# The SDK's own threads have no bound for each turn, and a cancelled run waits for them.
+_THREADS = UseThreadExecutor(TOOL_THREADS, id="turnwire-threads")
 
 
 def install_runner() -> None:
@@ -45,7 +49,7 @@ def install_runner() -> None:
 
 @contextmanager
 def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text: bool) -> Generator[Sequence[Any]]:
-    """Yield the capabilities of a run, with a listener if it belongs to a turn."""
+    """Yield the capabilities of a run, with a listener and threads if it belongs to a turn."""
     listener = next((item for item in capabilities if isinstance(item, RunListener)), None)
     outer = _running.get()
     if listener is None and not is_in_turn():
@@ -62,7 +66,8 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text:
         capabilities = [*capabilities, listener]
     token = _running.set(listener)
     try:
-        yield capabilities
+        # First, so that an executor that the application has chosen takes precedence.
+        yield [_THREADS, *capabilities]
     finally:
         with suppress(ValueError):  # The application may close the run in another task.
             _running.reset(token)

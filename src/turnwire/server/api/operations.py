@@ -29,6 +29,7 @@ async def server_readings(services: Services) -> list[MetricReading]:
     about = {"version": services.version, "worker": services.runner.worker}
     runner, is_draining = services.runner, services.lifecycle.is_draining
     phases = Counter(record.phase for record in await services.store.under_way(None, _MAX_COUNTED_TURNS))
+    block = services.lifecycle.last_block
     return [
         MetricReading(
             "turnwire_worker_info", "This process: its version and the id that its turns name it by.", 1, about
@@ -38,6 +39,12 @@ async def server_readings(services: Services) -> list[MetricReading]:
         MetricReading("turnwire_turns_waiting", "Turns that wait for a person's decision.", phases["waiting"]),
         MetricReading("turnwire_readers_open", "Streams and sockets that are open.", services.streams.open_count),
         MetricReading("turnwire_draining", "1 while the server shuts down and takes no turns.", is_draining),
+        MetricReading(
+            "turnwire_loop_last_block_seconds",
+            "How long the event loop was blocked the last time, by which turn and at which line; 0 before the first.",
+            block.seconds,
+            {"turn": block.turn_id, "at": block.location},
+        ),
     ]
 
 
