@@ -121,7 +121,8 @@ class Turnwire:
     `authenticate` lets a host application name the caller, in place of API keys. `extensions`, a list of folders that
     may be empty, runs these and the installed extensions; without it, none run. `tracer_provider` is OpenTelemetry's,
     for the spans of turns. `control_token` is the operator's, for processes that share one; without it each makes its
-    own. `maintenance_interval` is the number of seconds after which ended logs are sealed and old ones deleted; tests
+    own. `isolated` is for a process that only runs turns, beside servers that run none: channels and services of
+    extensions are left to those, and turns are shared evenly with others of its kind. `maintenance_interval` is the number of seconds after which ended logs are sealed and old ones deleted; tests
     lower it. Raises ValueError for unusable settings.
     """
 
@@ -140,6 +141,7 @@ class Turnwire:
         extensions: Sequence[Path | str] | None = None,
         tracer_provider: Any = None,
         control_token: str | None = None,
+        isolated: bool = False,
         maintenance_interval: float = MAINTENANCE_INTERVAL,
     ) -> None:
         settings = settings or Settings()
@@ -176,12 +178,14 @@ class Turnwire:
             if demo == "first":
                 self.agents = {"demo": self.agents["demo"]} | self.agents
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
-        self.runner = assembly.build_runner(self.store, self.agents, settings)
+        self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
             is_shared = self._shared is not None
-            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings, is_shared=is_shared)
+            self.kernel = assembly.build_kernel(
+                self.store, self.runner, folders, settings, is_shared=is_shared, leads=not isolated
+            )
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()

@@ -233,11 +233,13 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
     return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
 
 
-def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
+def build_runner(
+    store: Store, agents: Mapping[str, Agent], settings: Settings, *, spreads: bool = False
+) -> TurnRunner:
     """Return the runner of these agents. Raises ModelUnusableError."""
     names = [name for name in Limits.__struct_fields__ if name in Settings.model_fields]
     limits = Limits(**{name: getattr(settings, name) for name in names})
-    return TurnRunner(store, agents, limits, build_history(store, settings))
+    return TurnRunner(store, agents, limits, build_history(store, settings), spreads=spreads)
 
 
 def build_history(store: Store, settings: Settings) -> HistorySource:
@@ -251,7 +253,13 @@ def build_history(store: Store, settings: Settings) -> HistorySource:
 
 
 def build_kernel(
-    store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings, *, is_shared: bool = False
+    store: Store,
+    runner: TurnRunner,
+    folders: Sequence[Path],
+    settings: Settings,
+    *,
+    is_shared: bool = False,
+    leads: bool = True,
 ) -> "Kernel":
     """Return the kernel of the extensions in these folders, and of the installed ones."""
     from turnwire.extensions.calls import KernelLimits
@@ -277,6 +285,7 @@ def build_kernel(
         limits=limits,
         allowed=settings.allowed_extensions,
         shared=shared,
+        leads=leads,
     )
 
 

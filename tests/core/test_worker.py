@@ -6,7 +6,21 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, queued_turns, started, write
-from tests.core.desk import AgentEvents, echo, event_types, failure, held, open_desk, settle, start_held_turn
+from tests.core.desk import (
+    AgentEvents,
+    Desk,
+    echo,
+    event_types,
+    failure,
+    held,
+    open_desk,
+    settle,
+    start_held_turn,
+    wait_for_events,
+)
+from tests.simulated_time import SimulatedTimeLoop
+from turnwire.agents.loader import GeneratorAgent
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Store
 from turnwire.core.errors import ShuttingDownError
 from turnwire.core.events import (
@@ -16,7 +30,14 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import WORKER_LOST, Turn
+from turnwire.core.runner import TurnRunner
+from turnwire.core.turns import WORKER_LOST, Turn, TurnRecord
+from turnwire.stores.memory import MemoryStore
+
+
+async def silent(turn: Turn) -> AgentEvents:
+    yield "here"
+    await asyncio.Event().wait()
 
 
 async def test_drain_lets_running_turns_finish(store: Store) -> None:
@@ -107,3 +128,31 @@ async def test_worker_takes_over_turns_when_a_lease_has_run_out(backend: StoreBa
         now += 11
         done = await desk.end(orphan)
     assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
+
+
+def test_worker_that_spreads_leaves_turns_to_idle_ones_and_claims_few_at_once() -> None:
+    claims: list[tuple[float, int]] = []
+
+    async def run() -> None:
+        store, loop = MemoryStore(), asyncio.get_running_loop()
+        claim_next, woken_at = store.claim_next, 0.0
+
+        async def noted(worker: str, limit: int) -> list[TurnRecord]:
+            claims.append((round(loop.time() - woken_at, 3), limit))
+            return await claim_next(worker, limit)
+
+        store.claim_next = noted
+        runner = TurnRunner(store, {"silent": GeneratorAgent(silent)}, Limits(), spreads=True)
+        await runner.open()
+        await settle()
+        claims.clear()
+        for _ in range(8):
+            woken_at = loop.time()
+            turn = await Desk(store, runner).start()
+            await wait_for_events(Desk(store, runner), turn, TokenEvent("here"))
+        await runner.close()
+
+    with asyncio.Runner(loop_factory=SimulatedTimeLoop) as loop:
+        loop.run(run())
+    # For each turn that it runs 5 ms, and at most 25.
+    assert claims == [(min(count * 0.005, 0.025), count + 1) for count in range(8)]

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from turnwire.cli.options import DATA_DEFAULT, fail, load_agents, load_settings
 
 if TYPE_CHECKING:
     from turnwire.app import Turnwire
-    from turnwire.cli.supervisor import SupervisorChannel
+    from turnwire.cli.supervisor import Role, SupervisorChannel
     from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.settings import Settings
 
@@ -104,7 +104,20 @@ def serve(
     model: ModelName = None,
     model_url: ModelUrl = None,
     extensions: Extensions = None,
-    workers: Annotated[int, typer.Option(help="The number of processes; more than one needs PostgreSQL.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of processes; more than one needs PostgreSQL. With --isolate, of each kind.",
+            show_default="1, or 2 with --isolate",
+        ),
+    ] = None,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="Run agents in processes of their own, so that one that blocks stalls no stream. Needs PostgreSQL.",
+        ),
+    ] = False,
     log_level: LogLevel = "warning",
 ) -> None:
     """Run agents and serve their turns. Without an agent, answer from documents: yours, or Turnwire's own."""
@@ -123,15 +136,23 @@ def serve(
     configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
     if channel is None:
-        check_server(settings, workers)
+        workers = workers if workers is not None else 2 if isolate else 1
+        check_server(settings, workers, isolate=isolate)
         home = settings.data if settings.database_url is None else "PostgreSQL"
         typer.echo(f"Starting Turnwire with the logs in {home} …")
-        if workers > 1:
-            sys.exit(_supervise(settings, workers))
+        if workers > 1 or isolate:
+            sys.exit(_supervise(settings, workers, isolate=isolate))
     token = channel.orders.control_token if channel is not None else None
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or [], token, demo=demo)
+    role = channel.orders.role if channel is not None else "both"
+    if role == "serve":
+        settings.max_worker_turns = 0
+    turnwire = build_turnwire(
+        settings, agent or [], docs or [], watch, extensions or [], token, demo=demo, isolated=role == "run"
+    )
     if channel is None:
         serve_alone(turnwire)
+    elif role == "run":
+        run_supervised(turnwire, channel)
     else:
         serve_supervised(turnwire, channel)
 
@@ -163,7 +184,13 @@ def worker(
     settings.drain_delay = 0
     # Without --extensions it runs none: it may be on a machine without their secrets.
     turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None, demo=demo)
-    asyncio.run(_work(turnwire))
+    names = ", ".join(turnwire.agents)
+    limit = turnwire.settings.max_worker_turns
+
+    def on_started() -> None:
+        typer.echo(f"Running turns of {names}; up to {limit:,} at once. Stop: Ctrl+C")
+
+    asyncio.run(_work(turnwire, on_started))
 
 
 def configure_logging(settings: "Settings", level: str) -> None:
@@ -181,6 +208,7 @@ def build_turnwire(
     control_token: str | None = None,
     *,
     demo: bool,
+    isolated: bool = False,
 ) -> "Turnwire":
     """Build the application. With `extensions=None` it runs no extensions, whatever the settings say.
 
@@ -202,6 +230,7 @@ def build_turnwire(
             demo="first" if demo else "last" if is_bare else None,
             extensions=extensions,
             control_token=control_token,
+            isolated=isolated,
         )
     except (TurnwireError, ValueError) as error:
         fail(str(error))
@@ -210,7 +239,15 @@ def build_turnwire(
 # A server.
 
 
-def check_server(settings: "Settings", workers: int) -> None:
+def check_server(settings: "Settings", workers: int, *, isolate: bool = False) -> None:
+    if isolate and settings.database_url is None:
+        fail(
+            "--isolate needs PostgreSQL: its processes share the store, and only one process can use the SQLite store. "
+            "On SQLite, an agent that is not async runs in threads, and blocks no other turn.\n"
+            f"{_POSTGRES_HINT}"
+        )
+    if isolate and settings.max_worker_turns == 0:
+        fail("max_worker_turns is 0, so no process would run turns; set it to 1 or more")
     if workers < 1:
         fail("--workers: at least one process is needed")
     if workers > 1 and settings.database_url is None:
@@ -218,8 +255,8 @@ def check_server(settings: "Settings", workers: int) -> None:
             "only one process can write the SQLite store; --workers above 1 needs PostgreSQL, "
             f"which any number can share.\n{_POSTGRES_HINT}"
         )
-    if workers > 1 and sys.platform == "win32":
-        fail("--workers above 1 needs a system whose processes inherit sockets; start several servers instead")
+    if (workers > 1 or isolate) and sys.platform == "win32":
+        fail("--workers above 1 and --isolate need a system whose processes inherit sockets; start several servers instead")
     if not _is_loopback(settings.host) and not _has_keys(settings):
         command = (
             f"turnwire keys create NAME --data {settings.data}"
@@ -308,7 +345,20 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
         sys.exit(1)
 
 
-def _supervise(settings: "Settings", workers: int) -> int:
+def run_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
+    """Run turns until the supervisor ends this process."""
+    # Open here, it would keep connections that nobody accepts.
+    channel.listening.close()
+    turnwire.settings.drain_delay = 0
+
+    def on_started() -> None:
+        channel.follow(turnwire, lambda: None)
+        channel.send_ready([])
+
+    asyncio.run(_work(turnwire, on_started))
+
+
+def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
     from turnwire.cli.supervisor import Supervisor
     from turnwire.cli.web_server import listen, url_of
     from turnwire.server.auth import new_control_token
@@ -318,11 +368,13 @@ def _supervise(settings: "Settings", workers: int) -> int:
 
     def on_started(lines: Sequence[str]) -> None:
         announce(settings.data, url, token)
-        print_lines([*lines, f"[dim]In {workers} processes; `kill -HUP` replaces them one by one.[/]\n"])
+        count = f"{workers} processes, and agents in {workers} more" if isolate else f"{workers} processes"
+        print_lines([*lines, f"[dim]In {count}; `kill -HUP` replaces them one by one.[/]\n"])
 
+    roles: list[Role] = ["serve"] * workers + ["run"] * workers if isolate else ["both"] * workers
     end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
     try:
-        return asyncio.run(Supervisor(listening, workers, token, end_timeout, on_started).run())
+        return asyncio.run(Supervisor(listening, roles, token, end_timeout, on_started).run())
     finally:
         withdraw(settings.data)
 
@@ -432,7 +484,7 @@ def print_lines(lines: Sequence[str]) -> None:
 # A worker.
 
 
-async def _work(turnwire: "Turnwire") -> None:
+async def _work(turnwire: "Turnwire", on_started: Callable[[], None]) -> None:
     from turnwire.core.errors import TurnwireError
 
     stop_requested = asyncio.Event()
@@ -450,8 +502,7 @@ async def _work(turnwire: "Turnwire") -> None:
         await turnwire.open()
     except TurnwireError as error:
         fail(str(error))
-    names = ", ".join(turnwire.agents)
-    typer.echo(f"Running turns of {names}; up to {turnwire.settings.max_worker_turns:,} at once. Stop: Ctrl+C")
+    on_started()
     await stop_requested.wait()
     await turnwire.close()
     if turnwire.runner.has_left_behind:

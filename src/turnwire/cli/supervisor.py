@@ -1,6 +1,6 @@
 """`turnwire serve --workers N`: a supervisor that starts server processes, watches them and replaces them one by one.
 
-It holds the listening socket, which the processes inherit, and serves nothing itself, so that it has no reason to
+With `--isolate` some of them only serve, and the others only run turns. The supervisor holds the listening socket, which the processes inherit, and serves nothing itself, so that it has no reason to
 fail. A process that dies is started again; while one is replaced, the others take all requests. Each process has a
 control channel to the supervisor, a socket pair.
 """
@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -34,21 +34,26 @@ _START_SECONDS = 120.0
 _HURRIED_SECONDS = 2.0
 
 
+Role = Literal["serve", "run", "both"]
+"""What a process does: serve requests and streams, run turns, or both."""
+
+
 class WorkerOrders(Struct, frozen=True):
     """The first message on the control channel, from the supervisor."""
 
     number: int
     control_token: str
+    role: Role = "both"
 
 
 class WorkerReady(Struct, frozen=True):
-    """The reply of a process that accepts requests."""
+    """The reply of a process that accepts requests or runs turns."""
 
     welcome: list[str]
 
 
 class SupervisorChannel:
-    """A server process's end of the control channel."""
+    """A child process's end of the control channel."""
 
     def __init__(self, channel: socket.socket, listening: socket.socket) -> None:
         self.listening = listening
@@ -155,7 +160,7 @@ class Child:
 
 
 class WorkerSlot:
-    """A worker number and its current process, which is replaced only under the lock `changing`."""
+    """A worker number, counted from 1, and its process, which is replaced only under the lock `changing`."""
 
     def __init__(self, number: int, child: Child) -> None:
         self.number = number
@@ -164,18 +169,21 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """`end_timeout` is how long a process may take to end. `announce` is called once, when all accept requests."""
+    """`roles` has one for each process; the first must serve.
+
+    `end_timeout` is how long a process may take to end. `announce` is called once, when all are ready.
+    """
 
     def __init__(
         self,
         listening: socket.socket,
-        count: int,
+        roles: Sequence[Role],
         control_token: str,
         end_timeout: float,
         announce: Callable[[Sequence[str]], None],
     ) -> None:
         self._listening = listening
-        self._count = count
+        self._roles = roles
         self._control_token = control_token
         self._end_timeout = end_timeout
         self._announce = announce
@@ -207,7 +215,7 @@ class Supervisor:
         if welcome is None:
             self._stop()
             return
-        children += await asyncio.gather(*(self._start(number) for number in range(2, self._count + 1)))
+        children += await asyncio.gather(*(self._start(number) for number in range(2, len(self._roles) + 1)))
         if None in await asyncio.gather(*(child.ready() for child in children[1:])):
             self._stop()
             return
@@ -217,7 +225,8 @@ class Supervisor:
         self._announce(welcome)
 
     async def _start(self, number: int) -> Child:
-        child = await Child.start(self._listening, WorkerOrders(number, self._control_token))
+        orders = WorkerOrders(number, self._control_token, self._roles[number - 1])
+        child = await Child.start(self._listening, orders)
         self._children.add(child)
         return child
 

@@ -103,7 +103,7 @@ class ForkRequest(Struct, frozen=True, kw_only=True):
 
 
 class TurnRunner:
-    """Accepts turns and commands, and runs turns with the worker of this process."""
+    """Accepts turns and commands, and runs turns with the worker of this process, which may spread them."""
 
     def __init__(
         self,
@@ -111,6 +111,8 @@ class TurnRunner:
         agents: Mapping[str, Agent],
         limits: Limits | None = None,
         historian: HistorySource | None = None,
+        *,
+        spreads: bool = False,
     ) -> None:
         self._store = store
         self._agents = agents
@@ -126,6 +128,7 @@ class TurnRunner:
             self._spending,
             self._on_turn_settled,
             self._suspended.answer_overdue,
+            spreads=spreads,
         )
         self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
         self._draining = False

@@ -30,13 +30,16 @@ _STORE_PATIENCE_SECONDS = 1
 _ENDING_PATIENCE_SECONDS = 10
 # A worker stops its turns when this part of its lease has passed: soon afterwards, another may claim them.
 _SAFE_PART = 0.8
+# How long a worker that spreads turns leaves a new one to others: for each turn that it runs, and at most.
+_SPREAD_SECONDS, _MAX_SPREAD_SECONDS = 0.005, 0.025
 
 
 class TurnWorker:
     """Runs the turns that this process has claimed.
 
     `on_settled` is called with each turn that has ended or begun to wait for a person here, as it was claimed, and True
-    if it has ended; `chores` after each renewal of the lease.
+    if it has ended; `chores` after each renewal of the lease. A worker that `spreads` leaves turns to those that run
+    fewer, so that an agent that blocks its process delays few others.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class TurnWorker:
         spending: Spending,
         on_settled: Callable[[TurnRecord, bool], None],
         chores: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        spreads: bool = False,
     ) -> None:
         self.id = new_id()
         self.running: dict[str, Execution] = {}
@@ -58,6 +63,7 @@ class TurnWorker:
         self._spending = spending
         self._on_settled = on_settled
         self._chores = chores
+        self._spreads = spreads
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._idle = asyncio.Event()
@@ -175,8 +181,12 @@ class TurnWorker:
                 await self.end(command.turn_id, cancelled(command.reason))
 
     async def _claim_turns(self) -> None:
+        if self._spreads and self.running:
+            await asyncio.sleep(min(_SPREAD_SECONDS * len(self.running), _MAX_SPREAD_SECONDS))
         async with self._claiming:
             free = self._limits.max_worker_turns - len(self.running)
+            if self._spreads:
+                free = min(free, len(self.running) + 1)
             if self._draining or free <= 0 or not self._is_safe:
                 return
             worker = self.id

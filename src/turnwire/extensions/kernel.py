@@ -61,8 +61,8 @@ class Kernel:
     """The extensions of one server. `data` holds a folder for each of them and, if `keeps`, the journal.
 
     Without `keeps` the journal is in memory, and no delivery outlives the process. With `shared` it is in a database
-    that other processes use too. With `allowed`, extensions of the user's own folder and of packages run only if their
-    id is in it.
+    that other processes use too; without `leads` those run what acts by itself. With `allowed`, extensions of the
+    user's own folder and of packages run only if their id is in it.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class Kernel:
         finds_installed: bool = True,
         allowed: Collection[str] | None = None,
         shared: SharedHome | None = None,
+        leads: bool = True,
     ) -> None:
+        self._leads = leads
         self._folders = folders
         self._allowed = allowed
         self._data = data / "extensions"
@@ -155,6 +157,8 @@ class Kernel:
         return self._leases is not None and acts
 
     def _wanted_leases(self) -> list[str]:
+        if not self._leads:
+            return []
         return [
             host.id for host in self.extensions.values() if self._is_leased(host) and (host.is_up or _is_ready(host))
         ]
