@@ -122,8 +122,9 @@ class Turnwire:
     may be empty, runs these and the installed extensions; without it, none run. `tracer_provider` is OpenTelemetry's,
     for the spans of turns. `control_token` is the operator's, for processes that share one; without it each makes its
     own. `isolated` is for a process that only runs turns, beside servers that run none: channels and services of
-    extensions are left to those, and turns are shared evenly with others of its kind. `maintenance_interval` is the number of seconds after which ended logs are sealed and old ones deleted; tests
-    lower it. Raises ValueError for unusable settings.
+    extensions are left to those, and turns are shared evenly with others of its kind. `maintenance_interval` is the
+    number of seconds after which ended logs are sealed and old ones deleted; tests lower it. Raises ValueError for
+    unusable settings.
     """
 
     def __init__(

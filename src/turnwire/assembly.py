@@ -233,9 +233,7 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
     return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
 
 
-def build_runner(
-    store: Store, agents: Mapping[str, Agent], settings: Settings, *, spreads: bool = False
-) -> TurnRunner:
+def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings, *, spreads: bool = False) -> TurnRunner:
     """Return the runner of these agents. Raises ModelUnusableError."""
     names = [name for name in Limits.__struct_fields__ if name in Settings.model_fields]
     limits = Limits(**{name: getattr(settings, name) for name in names})

@@ -1,6 +1,9 @@
 """`/metrics` and `/v1/workers`: counts match events, and need the `operate` scope."""
 
 import asyncio
+import logging
+import threading
+import time
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,8 +13,9 @@ from tests.contracts.turns import queued_turns
 from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.server.test_slow_readers import LONG, PIECE, all_blocked, stalled_readers
-from tests.serving import Puppet, Served, error_of, let_time_pass, until
+from tests.serving import PATIENCE, Puppet, Served, error_of, let_time_pass, until
 from turnwire.core.events import StatusEvent
+from turnwire.core.turns import Turn
 
 Numbers = dict[str, float]
 
@@ -133,3 +137,39 @@ async def test_open_metrics_opens_only_the_metrics(serve: Serve) -> None:
     async with serve(open_metrics=True) as server, holder(server):
         assert (await server.http.get("/metrics")).status_code == 200
         error_of(await server.http.get("/v1/workers"), 401)
+
+
+async def test_turn_and_line_that_blocked_the_event_loop_are_in_the_metrics(serve: Serve) -> None:
+    reported = threading.Event()
+
+    class Reports(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "(blocking)" in record.getMessage():
+                reported.set()
+
+    async def blocking(turn: Turn) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while not reported.is_set() and time.monotonic() < deadline:
+            pass
+        return "done"
+
+    reports = Reports()
+    logging.getLogger("turnwire.server").addHandler(reports)
+    try:
+        async with serve(blocking) as server:
+            assert (await scraped(server))["turnwire_loop_last_block_seconds[][]"] == 0
+            turn_id = await server.start("hello")
+            await server.whole(turn_id)
+            async with asyncio.timeout(PATIENCE):
+                while not (blocks := await blocks_of(server, turn_id)):
+                    pass
+    finally:
+        logging.getLogger("turnwire.server").removeHandler(reports)
+    ((name, seconds),) = blocks.items()
+    assert f"[{__file__}:" in name
+    assert seconds >= 1
+
+
+async def blocks_of(server: Served, turn_id: str) -> Numbers:
+    numbers = await scraped(server)
+    return {name: value for name, value in numbers.items() if f"last_block_seconds[{turn_id}]" in name}

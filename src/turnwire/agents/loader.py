@@ -87,7 +87,7 @@ class BlockingAgent(WrappedFunction):
                 async for item in items:
                     yield item
         elif answer is not None:
-            raise TypeError(f"the agent returned {type(answer).__name__}; it has to return text, or to yield its answer")
+            raise TypeError(f"the agent returned {type(answer).__name__}; it has to return text or to yield its answer")
 
 
 # Objects that only offer LangChain's `astream_events`, such as clients of remote runnables. The runnables and graphs of
@@ -255,8 +255,9 @@ def as_agent(target: Any) -> Agent:
         return _as_declared(BlockingAgent(target), target)
     raise TypeError(
         f"{_short_name(target)} is not an agent: give a function `async def answer(turn)` or `def answer(turn)` that"
-        " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
-        " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
+        " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK,"
+        " LangChain, LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one"
+        " of them"
     )
 
 

@@ -256,7 +256,8 @@ def check_server(settings: "Settings", workers: int, *, isolate: bool = False) -
             f"which any number can share.\n{_POSTGRES_HINT}"
         )
     if (workers > 1 or isolate) and sys.platform == "win32":
-        fail("--workers above 1 and --isolate need a system whose processes inherit sockets; start several servers instead")
+        options = "--workers above 1 and --isolate"
+        fail(f"{options} need a system whose processes inherit sockets; start several servers instead")
     if not _is_loopback(settings.host) and not _has_keys(settings):
         command = (
             f"turnwire keys create NAME --data {settings.data}"
@@ -371,7 +372,8 @@ def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
         count = f"{workers} processes, and agents in {workers} more" if isolate else f"{workers} processes"
         print_lines([*lines, f"[dim]In {count}; `kill -HUP` replaces them one by one.[/]\n"])
 
-    roles: list[Role] = ["serve"] * workers + ["run"] * workers if isolate else ["both"] * workers
+    kinds: tuple[Role, ...] = ("serve", "run") if isolate else ("both",)
+    roles = [kind for kind in kinds for _ in range(workers)]
     end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
     try:
         return asyncio.run(Supervisor(listening, roles, token, end_timeout, on_started).run())

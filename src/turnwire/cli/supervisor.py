@@ -1,8 +1,9 @@
 """`turnwire serve --workers N`: a supervisor that starts server processes, watches them and replaces them one by one.
 
-With `--isolate` some of them only serve, and the others only run turns. The supervisor holds the listening socket, which the processes inherit, and serves nothing itself, so that it has no reason to
-fail. A process that dies is started again; while one is replaced, the others take all requests. Each process has a
-control channel to the supervisor, a socket pair.
+With `--isolate` some of them only serve, and the others only run turns. The supervisor holds the listening socket,
+which the processes inherit, and serves nothing itself, so that it has no reason to fail. A process that dies is started
+again; while one is replaced, the others take all requests. Each process has a control channel to the supervisor, a
+socket pair.
 """
 
 import asyncio
