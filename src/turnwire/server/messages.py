@@ -366,6 +366,15 @@ class KeyBody(BaseModel):
     expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
 
 
+class JsonRpcRequest(BaseModel):
+    """A request of JSON-RPC 2.0, as the OpenAPI document has it; MCP and A2A read it themselves."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: str | int | None = None
+    params: dict[str, Any] = {}
+
+
 class WireMessageBody(MessageBody):
     """A message of a protocol with fields of its own, which the agent finds in its options."""
 

@@ -1,5 +1,6 @@
 """The FastAPI app: the JSON routes, and the OpenAPI document of all routes."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,29 @@ from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
 
 _SCHEMAS = "#/components/schemas/{model}"
+_ERROR = {
+    "description": "An error, in the shape of the protocol that the route speaks; here in Turnwire's own",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "required": ["code", "message"],
+                        "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+                    }
+                },
+            }
+        }
+    },
+}
+_ERROR_RESPONSE = {"$ref": "#/components/responses/Error"}
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _DESCRIPTION = "Run your AI agent's answers on the server, and stream them to any client without losing an event."
 _ROUTERS = (
     operations.probes_router,
@@ -119,7 +143,7 @@ async def _turnwire_error(request: Request, error: Exception) -> Response:
 
 
 def _add_routes(document: dict[str, Any], routes: Iterable[AnyRoute]) -> dict[str, Any]:
-    """Add routes, and the schemas of their bodies, to the document that FastAPI makes."""
+    """Add routes, the schemas of their bodies, errors and keys to the document that FastAPI makes."""
     paths: dict[str, dict[str, Any]] = {}
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for route in routes:
@@ -130,16 +154,28 @@ def _add_routes(document: dict[str, Any], routes: Iterable[AnyRoute]) -> dict[st
                 _add_schema(schemas, route.body)
         elif route.summary:
             paths.setdefault(route.path, {})["get"] = {
+                "operationId": _operation_id("get", route.path),
                 "tags": [route.tag],
                 "summary": route.summary,
                 "responses": {"101": response("A WebSocket")},
             }
     document["paths"] = paths | document["paths"]
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].setdefault("default", _ERROR_RESPONSE)
+    document["components"].update(securitySchemes=_KEYS, responses={"Error": _ERROR})
+    # A server without keys needs none.
+    document["security"] = [{}, *({name: []} for name in _KEYS)]
     return document
+
+
+def _operation_id(method: str, path: str) -> str:
+    return f"{method}{re.sub(r'[^A-Za-z0-9]+', '_', path)}".rstrip("_")
 
 
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
+        "operationId": _operation_id(route.method.lower(), route.path),
         "tags": [route.tag],
         "summary": route.summary,
         "parameters": [_parameter(parameter) for parameter in route.parameters],

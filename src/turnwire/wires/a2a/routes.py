@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from turnwire.core.codec import ascii_json
 from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error
-from turnwire.server.messages import parse_fields, parse_json
+from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
 from turnwire.server.request import Request, json_headers
 from turnwire.server.router import Endpoint, Parameter, Route, response
 from turnwire.server.services import Services
@@ -27,6 +27,7 @@ from turnwire.wires.a2a.messages import (
     VERSION_NOT_SUPPORTED,
     A2aError,
     ListTasksParams,
+    PushConfig,
     PushParams,
     SendParams,
     SetPushParams,
@@ -293,6 +294,7 @@ def routes() -> list[Route]:
             "An agent as an A2A agent: one JSON-RPC request of A2A 1.0 or 0.3",
             _VERSION,
             _LAST_ID,
+            body=JsonRpcRequest,
             responses={
                 "200": {
                     "description": "The response, or the stream of a task",
@@ -333,6 +335,7 @@ def routes() -> list[Route]:
             _rest(conversation.set_push, _set_push_params),
             "Set a push address",
             _TASK,
+            body=PushConfig,
         ),
         _route("GET", configs, _rest(conversation.list_push, _push_params), "The push addresses", _TASK),
         _route(

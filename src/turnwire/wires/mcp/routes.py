@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from turnwire.server.errors import HttpError
+from turnwire.server.messages import JsonRpcRequest
 from turnwire.server.request import Request
 from turnwire.server.router import Route, response
 from turnwire.server.services import Services
@@ -99,6 +100,7 @@ def routes() -> list[Route]:
             McpEndpoint(),
             "The agents as tools of an MCP server: one JSON-RPC message of the protocol's streamable HTTP",
             "mcp",
+            body=JsonRpcRequest,
             responses={
                 "200": response("The response, after the call's progress if there is any", "text/event-stream"),
                 "202": response("A notification was taken"),
