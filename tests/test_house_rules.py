@@ -113,6 +113,29 @@ def test_the_package_takes_along_the_documentation_that_it_answers_from() -> Non
     }
 
 
+def test_no_module_revives_stored_objects_or_evaluates_text() -> None:
+    """As LangGraph did (CVE-2025-64439): what is stored or received is data, and calls nothing when it is read."""
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle"}
+    functions = {"eval", "exec", "__import__"}
+    found: list[str] = []
+    for path in sorted(Path(turnwire.__path__[0]).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    used = {name.name.partition(".")[0] for name in names} & modules
+                case ast.ImportFrom(module=str(module)):
+                    used = {module.partition(".")[0]} & modules
+                case ast.Call(func=ast.Name(id=name)):
+                    used = {name} & functions
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="yaml"), attr="load"), args=[_, loader]):
+                    # Its only base is yaml.SafeLoader, which another test checks by what it refuses.
+                    used = set() if isinstance(loader, ast.Name) and loader.id == "_YamlLoader" else {"yaml.load"}
+                case _:
+                    continue
+            found += [f"{path.name}: {name}" for name in used]
+    assert found == []
+
+
 # What is under contract
 
 

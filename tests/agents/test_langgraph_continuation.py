@@ -1,6 +1,7 @@
 """Turns of unmodified LangGraph graphs and LangChain runnables that lose their worker and continue on another one."""
 
 import asyncio
+import json
 import operator
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -37,6 +38,7 @@ from tests.core.desk import (
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Request, ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.agents.langgraph.continuation import _record_result, _restore_result
 from turnwire.agents.langgraph.runner import check_hooks
 from turnwire.core.contracts import Store, keeps_journal, resumes
 from turnwire.core.events import RestartEvent, TokenEvent, ToolResultEvent
@@ -384,3 +386,16 @@ def test_methods_of_langchain_are_those_that_are_wrapped(monkeypatch: pytest.Mon
     monkeypatch.setattr(BaseChatModel, "_agenerate_with_cache", changed)
     with pytest.raises(RuntimeError, match="on_crash='close'"):
         check_hooks()
+
+
+@pytest.mark.parametrize("surrogate", ["", "\ud800"], ids=["plain", "with a lone surrogate"])
+def test_cve_2025_64439_recorded_result_that_describes_a_constructor_stays_data(surrogate: str, tmp_path: Path) -> None:
+    """LangGraph's serializer once took this path for text that msgpack cannot represent, and called what it names."""
+    target = tmp_path / "made"
+    hostile = {"lc": 2, "type": "constructor", "id": ["os", "mkdir"], "args": [str(target)], "kwargs": {}}
+    # A tuple is no plain JSON, so it goes through the serializer.
+    for value in (hostile, (hostile, surrogate), [hostile, HumanMessage(f"hello{surrogate}")]):
+        recorded = json.loads(json.dumps(_record_result(value), default=str))
+        restored = _restore_result(recorded)
+        assert not target.exists()
+        assert str(target) in str(restored)

@@ -1,8 +1,10 @@
 """Authentication: loopback without keys, API keys, and the hook of a host application."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -346,3 +348,14 @@ def test_key_of_another_process_is_known_within_two_seconds_without_notification
 
     with asyncio.Runner(loop_factory=SimulatedTimeLoop) as runner:
         assert runner.run(seen_by_another()) == (True, True)
+
+
+async def test_api_key_is_nowhere_in_the_data_folder(serve: Serve, tmp_path: Path) -> None:
+    async with serve(store="sqlite") as server:
+        async with holder(server) as anna:
+            assert (await anna.http.get("/v1/sessions")).status_code == 200
+            key, digest = anna.key, hashlib.sha256(anna.key.encode()).hexdigest()
+    contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(key.encode() in content for content in contents)
+    # The folder is the one in which keys are kept.
+    assert any(digest.encode() in content or bytes.fromhex(digest) in content for content in contents)
