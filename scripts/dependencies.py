@@ -119,7 +119,7 @@ def judge_audit(report: dict[str, Any]) -> tuple[int, list[str]]:
     """
     packages = report["dependencies"]
     lines = [
-        f"{package['name']} {package['version']}: {finding['id']}, mended in {', '.join(finding['fix_versions']) or '-'}"
+        f"{package['name']} {package['version']}: {finding['id']}, fixed in {', '.join(finding['fix_versions']) or '-'}"
         for package in packages
         for finding in package.get("vulns", ())
     ]

@@ -351,10 +351,9 @@ def test_key_of_another_process_is_known_within_two_seconds_without_notification
 
 
 async def test_api_key_is_nowhere_in_the_data_folder(serve: Serve, tmp_path: Path) -> None:
-    async with serve(store="sqlite") as server:
-        async with holder(server) as anna:
-            assert (await anna.http.get("/v1/sessions")).status_code == 200
-            key, digest = anna.key, hashlib.sha256(anna.key.encode()).hexdigest()
+    async with serve(store="sqlite") as server, holder(server) as anna:
+        assert (await anna.http.get("/v1/sessions")).status_code == 200
+        key, digest = anna.key, hashlib.sha256(anna.key.encode()).hexdigest()
     contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(key.encode() in content for content in contents)
     # The folder is the one in which keys are kept.
