@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from email.message import Message
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from scripts.release_facts import ROOT, project
 
@@ -49,7 +50,7 @@ def is_allowed(licence: str) -> bool:
 
 def licence_of(package: Distribution) -> str:
     """Return what the package states: an SPDX expression, else its classifiers, else the first line of its text."""
-    metadata = package.metadata
+    metadata = cast("Message", package.metadata)
     if expression := metadata.get("License-Expression"):
         return expression
     classifiers = [text for text in metadata.get_all("Classifier") or () if text.startswith(_CLASSIFIER)]

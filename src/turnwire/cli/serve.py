@@ -373,7 +373,7 @@ def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
         print_lines([*lines, f"[dim]In {count}; `kill -HUP` replaces them one by one.[/]\n"])
 
     kinds: tuple[Role, ...] = ("serve", "run") if isolate else ("both",)
-    roles = [kind for kind in kinds for _ in range(workers)]
+    roles: list[Role] = [kind for kind in kinds for _ in range(workers)]
     end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
     try:
         return asyncio.run(Supervisor(listening, roles, token, end_timeout, on_started).run())
