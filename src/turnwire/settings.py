@@ -54,6 +54,8 @@ class AgentSettings(BaseModel):
     on_divergence: Literal["end", "continue"] = "end"
     takes_attachments: list[str] | None = None
     """The media types of files that its model can read; by default images, PDFs and text."""
+    takes_model_options: bool | list[str] | None = None
+    """The model options that clients may send; by default all but `instructions`."""
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""

@@ -10,7 +10,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 import msgspec
@@ -35,6 +35,7 @@ from turnwire.agents.langgraph.memory import (
 )
 from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages, stream_steered
 from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
+from turnwire.agents.langgraph.options import POSSIBLE
 from turnwire.agents.langgraph.runner import install_hooks, set_recorder
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
 from turnwire.core.contracts import OnCrash, OnDivergence
@@ -43,6 +44,7 @@ from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import current_journal
+from turnwire.core.model_options import chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.tools.invocation import plain
@@ -64,7 +66,9 @@ class LangGraphAgent:
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
-    that the model can read.
+    that the model can read. `takes_model_options` are the names of the model options that clients may send (see
+    `core.model_options`), by default none: allow those that the models of the graph have. `instructions` and
+    `response_format` cannot be given to a graph.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class LangGraphAgent:
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = False,
         **options: Any,
     ) -> None:
         self.takes_attachments = takes_attachments
@@ -88,6 +93,8 @@ class LangGraphAgent:
         self.journal = on_crash == "resume"
         if self.journal:
             install_hooks()
+        self.takes_model_options = chosen_options(takes_model_options, POSSIBLE if self.journal else ())
+        self.output_schema = _declared_schema(runnable)
         self._idempotent = frozenset(idempotent)
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
@@ -133,7 +140,7 @@ class LangGraphAgent:
         recorder: RunRecorder | None = None
         if self.journal and (journal := current_journal()) is not None:
             offered = OfferedTools(self._runnable, client_tools(turn.options))
-            recorder = RunRecorder(journal, turn.id, listener, relay, offered)
+            recorder = RunRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
             handlers.append(ModelRecorder(recorder))
             set_recorder(recorder)
         config = self._run_config(turn, *handlers)
@@ -271,6 +278,23 @@ class LangGraphAgent:
                         yield unseen
         if not has_text and (text := _text_of_output(last)):
             yield text
+
+
+def _declared_schema(runnable: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of a graph's structured response; None if it has none."""
+    if "structured_response" not in getattr(runnable, "channels", {}):
+        return None
+    with suppress(Exception):  # Other fields of the state may have no schema.
+        properties = runnable.get_output_jsonschema()
+        schema = _inlined(properties["properties"]["structured_response"], properties.get("$defs", {}))
+        if schema.get("properties"):
+            return schema
+    return {"type": "object"}
+
+
+def _inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    return {**definitions.get(name, schema), "$defs": definitions}
 
 
 def _has_text(turn: Turn) -> bool:

@@ -6,7 +6,7 @@ agent's history in a session without turns; in any other session its turns are.
 
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError
+from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
@@ -24,8 +24,10 @@ from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
     client_functions,
+    format_options,
     invalid,
     openai_error,
+    option_not_taken,
     parse_completion_body,
     prompt_body,
     read_messages,
@@ -86,6 +88,7 @@ async def _begin(
         return await _continue(request, services, conversation), False
     session_id = _session_id(request)
     options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
+    options |= format_options(body)
     if conversation.instructions:
         options["instructions"] = "\n\n".join(conversation.instructions)
     prompt = prompt_body(
@@ -98,14 +101,17 @@ async def _begin(
         tools=client_functions(body),
     )
     before = await last_turn(services, request.caller, session_id)
-    accepted = await start_turn(
-        services,
-        request.caller.principal,
-        interrupting(prompt, before),
-        request.idempotency_key,
-        history=() if before else conversation.history,
-        history_files=() if before else conversation.history_files,
-    )
+    try:
+        accepted = await start_turn(
+            services,
+            request.caller.principal,
+            interrupting(prompt, before),
+            request.idempotency_key,
+            history=() if before else conversation.history,
+            history_files=() if before else conversation.history_files,
+        )
+    except ModelOptionNotTakenError as error:
+        raise option_not_taken(error, body) from None
     return accepted.record, accepted.created
 
 

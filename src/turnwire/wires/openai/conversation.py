@@ -6,7 +6,7 @@ HTTP routes and sockets share this module, which knows of HTTP only the errors.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import Message, TurnRecord
 from turnwire.server.auth import Caller
@@ -26,7 +26,9 @@ from turnwire.wires.openai.messages import (
     PromptBody,
     ResponseBody,
     client_functions,
+    format_options,
     invalid,
+    option_not_taken,
     prompt_body,
     read_input,
 )
@@ -76,15 +78,18 @@ async def begin_response(
     history = conversation.history if before is None else ()
     prompt = _prompt(body, conversation, agent, before)
     parent = before if body.previous_response_id else None
-    accepted = await start_turn(
-        services,
-        caller.principal,
-        prompt,
-        idempotency_key,
-        parent=parent,
-        history=history,
-        history_files=conversation.history_files if history else (),
-    )
+    try:
+        accepted = await start_turn(
+            services,
+            caller.principal,
+            prompt,
+            idempotency_key,
+            parent=parent,
+            history=history,
+            history_files=conversation.history_files if history else (),
+        )
+    except ModelOptionNotTakenError as error:
+        raise option_not_taken(error, body) from None
     return accepted.record, OpenAIResponses(accepted.record.options), accepted.created
 
 
@@ -137,6 +142,7 @@ def _prompt(
     options: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
     options["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
     options["conversation"] = conversation_id and {"id": conversation_id}
+    options |= format_options(body)
     prompt = prompt_body(
         message,
         session_id=before.session_id if before else conversation_id,

@@ -86,9 +86,9 @@ def new_resource(turn_id: str, agent: str, at: int, echo: Mapping[str, Any], seg
         "incomplete_details": None,
         "usage": None,
         **ECHOED,
-        **{name: value for name, value in echo.items() if name != "tools"},
+        **{name: value for name, value in echo.items() if name in ECHOED},
         **({"previous_response_id": response_id(turn_id, segment - 1)} if segment > 1 else {}),
-        "text": {"format": {"type": "text"}},
+        "text": {"format": echo.get("format") or {"type": "text"}},
         "tools": echo.get("tools", []),
         "store": True,
     }
@@ -216,6 +216,10 @@ def echoed_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     echoed = {name: value for name, value in options.items() if name in ECHOED}
     if tools := client_tools(options):
         echoed["tools"] = [{"type": "function", **msgspec.to_builtins(tool), "strict": False} for tool in tools]
+    if isinstance(choice := echoed.get("tool_choice"), dict):
+        echoed["tool_choice"] = {"type": "function", **choice}
+    if answer_format := options.get("response_format"):
+        echoed["format"] = {"type": answer_format["type"], **answer_format.get("json_schema", {})}
     return echoed
 
 
