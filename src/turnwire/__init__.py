@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from turnwire.core.files import read_file
     from turnwire.core.inputs import take_inputs
     from turnwire.core.journal import journaled
+    from turnwire.core.model_options import ModelOptions
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.core.waits import ask, call_client_tool
     from turnwire.settings import Settings
@@ -72,6 +73,7 @@ __all__ = [
     "Hit",
     "Message",
     "MessageEvent",
+    "ModelOptions",
     "QuestionDeclinedError",
     "QuestionEvent",
     "ReasoningEvent",
@@ -123,6 +125,7 @@ _HOMES = {
     "HandoffEvent": "core.events",
     "Hit": "core.events",
     "Message": "core.turns",
+    "ModelOptions": "core.model_options",
     "MessageEvent": "core.events",
     "QuestionDeclinedError": "core.errors",
     "QuestionEvent": "core.events",

@@ -52,14 +52,14 @@ def wanted(schema: dict[str, Any] | None) -> dict[str, Any]:
 
 
 async def check(desk: Desk, server: ScriptedModel, *, knows_schema: bool = True) -> None:
-    """Check that the declared schema, or any object, can be asked for, and that another schema is refused."""
-    asked = [None, SCHEMA] if knows_schema else [None]
-    for schema in asked:
+    """Check that the declared schema, or any object, can be schemas for, and that another schema is refused."""
+    schemas = [None, SCHEMA] if knows_schema else [None]
+    for schema in schemas:
         turn = await desk.start("How is Oslo?", options=wanted(schema))
         events = await desk.events(turn)
         assert outcome(events) == ("completed", None)
         assert json.loads(text(events)) == {"city": "Oslo", "degrees": -3}
-    assert len(server.bodies) == len(asked)
+    assert len(server.bodies) == len(schemas)
     with pytest.raises(ModelOptionNotTakenError, match="JSON of another schema"):
         await desk.start("How is Oslo?", options=wanted(OTHER))
 
