@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnwire.app import Turnwire
     from turnwire.core.approvals import WaitForApproval
     from turnwire.core.contracts import Agent, Store, Wire
-    from turnwire.core.emit import emit
+    from turnwire.core.emit import emit, emit_state
     from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError, TurnwireError
     from turnwire.core.events import (
         ApprovalRequestEvent,
@@ -103,6 +103,7 @@ __all__ = [
     "ask",
     "call_client_tool",
     "emit",
+    "emit_state",
     "journaled",
     "read_file",
     "take_inputs",
@@ -156,6 +157,7 @@ _HOMES = {
     "ask": "core.waits",
     "call_client_tool": "core.waits",
     "emit": "core.emit",
+    "emit_state": "core.emit",
     "journaled": "core.journal",
     "read_file": "core.files",
     "take_inputs": "core.inputs",

@@ -181,6 +181,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True, gc=False):
     follow_ups: tuple[FollowUp, ...] = ()
     attachments: tuple[AttachedFile, ...] = ()
     joined: Joined | None = None
+    shared_state: Any = None
 
 
 _TITLE_LENGTH = 60

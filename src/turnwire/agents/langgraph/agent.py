@@ -39,6 +39,7 @@ from turnwire.agents.langgraph.options import POSSIBLE
 from turnwire.agents.langgraph.runner import install_hooks, set_recorder
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
 from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.emit import emit_state
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.files import MODEL_FILE_TYPES
@@ -68,7 +69,8 @@ class LangGraphAgent:
     `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
     that the model can read. `takes_model_options` are the names of the model options that clients may send (see
     `core.model_options`), by default none: allow those that the models of the graph have. `instructions` and
-    `response_format` cannot be given to a graph.
+    `response_format` cannot be given to a graph. `shared_state` names fields of the graph's state that clients see
+    while they change (see `emit_state`), and that the client's own state sets when a turn begins.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class LangGraphAgent:
         idempotent: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
         takes_model_options: bool | Collection[str] = False,
+        shared_state: Collection[str] = (),
         **options: Any,
     ) -> None:
         self.takes_attachments = takes_attachments
@@ -103,6 +106,7 @@ class LangGraphAgent:
         self._to_resume = to_resume
         self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
         self._has_messages = keeps_messages(runnable)
+        self._shared = tuple(shared_state)
         self._options = options
 
     @property
@@ -198,13 +202,14 @@ class LangGraphAgent:
             messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
             listener.has_answered = _has_text(turn)
             steps = sdk_messages(turn.progress, turn.id)
-            input = self._to_input(turn) if self._to_input else {"messages": [*messages, *steps]}
+            input = self._to_input(turn) if self._to_input else self._input_of(turn, [*messages, *steps])
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         if recorder is not None:
             graph = journal_nodes(recorder.extended(graph), recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
-        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=_MODES, subgraphs=True, **options)
+        modes = [*_MODES, "values"] if self._shared else _MODES
+        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=modes, subgraphs=True, **options)
         async with aclosing(stream) as items:
             async for space, mode, item in items:
                 if mode == "messages":
@@ -216,6 +221,9 @@ class LangGraphAgent:
                         async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
                             async for event in written:
                                 yield event
+                elif mode == "values":
+                    if not space:
+                        self._share(item)
                 elif mode == "custom" and isinstance(item, Flushed):
                     yield item
                 elif mode == "custom":
@@ -239,6 +247,19 @@ class LangGraphAgent:
             if listener.has_answered:
                 yield PARAGRAPH
             yield text
+
+    def _input_of(self, turn: Turn, messages: list[Any]) -> dict[str, Any]:
+        """Return the input of a graph: the messages, and the client's values of the fields that it shares."""
+        sent = fields_of(turn.options.get("state"))
+        return {**{name: sent[name] for name in self._shared if name in sent}, "messages": messages}
+
+    def _share(self, values: Any) -> None:
+        journal = current_journal()
+        if journal is not None and journal.is_replaying:
+            return  # The log has it, and what followed.
+        state = {name: plain(value) for name, value in fields_of(values).items() if name in self._shared}
+        if state:
+            emit_state(state)
 
     def _last_written(self, update: Any, last: object) -> object:
         """Return the graph's output so far: its last message, the structured response of an agent, or other fields."""
