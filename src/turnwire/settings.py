@@ -193,6 +193,10 @@ class Settings(BaseSettings):
     ai_sdk_version: int = Field(
         default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` overrides it."
     )
+    openai_server_calls: Literal["function_call", "mcp_call"] = Field(
+        default="function_call",
+        description="The items of an OpenAI response for tools that ran on the server; most clients need `mcp_call`.",
+    )
 
     max_body_bytes: int = Field(
         default=1024 * 1024, gt=0, description="The largest request body; a larger one is a 413."

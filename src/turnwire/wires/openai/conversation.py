@@ -17,6 +17,7 @@ from turnwire.server.turns import start_turn
 from turnwire.wires.openai.chat_encoder import parse_call_id
 from turnwire.wires.openai.frames import (
     ECHOED,
+    SERVER_CALLS,
     call_of_request,
     parse_response_id,
 )
@@ -76,7 +77,9 @@ async def begin_response(
     if conversation.approvals or conversation.results:
         return (*await _answer(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
-    prompt = _prompt(body, conversation, agent, before)
+    included: list[Any] = body.include if isinstance(body.include, list) else []
+    form = "mcp_call" if "mcp_call" in included else services.settings.openai_server_calls
+    prompt = _prompt(body, conversation, agent, before, {SERVER_CALLS: form} if form == "mcp_call" else {})
     parent = before if body.previous_response_id else None
     try:
         accepted = await start_turn(
@@ -129,7 +132,11 @@ def _conversation_id(body: ResponseBody) -> str | None:
 
 
 def _prompt(
-    body: ResponseBody, conversation: ClientConversation, agent: str | None, before: TurnRecord | None
+    body: ResponseBody,
+    conversation: ClientConversation,
+    agent: str | None,
+    before: TurnRecord | None,
+    more: Mapping[str, Any],
 ) -> PromptBody:
     message, conversation_id = conversation.message or "", _conversation_id(body)
     attachments = conversation.attachments
@@ -142,7 +149,7 @@ def _prompt(
     options: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
     options["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
     options["conversation"] = conversation_id and {"id": conversation_id}
-    options |= format_options(body)
+    options |= {**format_options(body), **more}
     prompt = prompt_body(
         message,
         session_id=before.session_id if before else conversation_id,

@@ -48,6 +48,8 @@ ECHOED: Mapping[str, Any] = {
 }
 """The fields of a request that its response repeats, with their defaults."""
 
+SERVER_CALLS = "server_calls"
+"""The option of a turn whose responses show the tools of the server as `mcp_call` in any case."""
 _RESPONSE_ID = re.compile(r"resp_([A-Za-z0-9.:@-]{1,128}?)(?:_([2-9]|[1-9][0-9]{1,3}))?")
 _APPROVAL_PREFIX = "mcpr_"
 _DELTA = (
@@ -200,9 +202,13 @@ def server_call_item(item_id: str, agent: str, args: dict[str, Any], result: Too
         "name": result.tool,
         "arguments": _arguments(args),
         "output": output if result.success else None,
-        "error": None if result.success else output,
+        "error": None if result.success else _execution_error(output),
         "status": "completed" if result.success else "failed",
     }
+
+
+def _execution_error(text: str) -> Item:
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def output_item(turn_id: str, result: ToolResultEvent) -> Item:
@@ -216,6 +222,9 @@ def echoed_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     echoed = {name: value for name, value in options.items() if name in ECHOED}
     if tools := client_tools(options):
         echoed["tools"] = [{"type": "function", **msgspec.to_builtins(tool), "strict": False} for tool in tools]
+    # Names of the protocol's have no such key, so it is not repeated.
+    if options.get(SERVER_CALLS) == "mcp_call" or "tools" in echoed:
+        echoed[SERVER_CALLS] = "mcp_call"
     if isinstance(choice := echoed.get("tool_choice"), dict):
         echoed["tool_choice"] = {"type": "function", **choice}
     if answer_format := options.get("response_format"):

@@ -80,6 +80,7 @@ class ResponseBody(BaseModel):
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
+    include: Any = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     temperature: float | None = None
     top_p: float | None = None
@@ -300,12 +301,20 @@ def read_input(value: Any) -> ClientConversation:
                 parser.approvals.append(_approval(item, param))
             case "mcp_call":
                 parser.add_calls([_call(item, item.get("id"), param)])
-                parser.add_result(item.get("id"), str(item.get("output") or item.get("error") or ""), param)
+                parser.add_result(item.get("id"), str(item.get("output") or _error_text(item.get("error"))), param)
             case _ if kind in _IGNORED_ITEMS:
                 pass
             case _:
                 raise invalid(param, f"items of type {kind!r} are not supported", "unsupported_content")
     return parser.conversation("input")
+
+
+def _error_text(error: Any) -> str:
+    """Return the text of the error of a call that the server has run: a string, or an object with parts of text."""
+    parts: Any = _fields(error).get("content")
+    if not isinstance(parts, list):
+        return str(_fields(error).get("message") or error or "")
+    return "".join(str(_fields(part).get("text") or "") for part in cast("list[Any]", parts))
 
 
 def read_messages(value: Any) -> ClientConversation:
