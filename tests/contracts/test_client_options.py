@@ -15,7 +15,7 @@ from tests.contracts.agent_cases import chat_completions
 from tests.contracts.agents import PATIENT
 from tests.contracts.test_agent_options import SCHEMA, SENT, choice_of, format_of, look, settings_of, system_text
 from tests.lost_connections import IGNORED, lost_connections_are_collected
-from tests.scripted_model import ScriptedModel, calls, model_server, says
+from tests.scripted_model import ScriptedModel, calls, model_server, says, too_long
 from tests.server.socket_client import talking
 from tests.serving import Served, quick_settings, saying, serving, within
 from turnwire import Turnwire
@@ -190,3 +190,31 @@ async def test_agents_are_listed_with_the_options_that_they_take(served: Served)
     assert "instructions" in listed["open"]
     assert "instructions" not in listed["default"]
     assert (listed["closed"], listed["function"]) == (None, None)
+
+
+async def test_answer_that_reaches_max_tokens_is_cut_short_and_no_error(
+    served: Served, model_server: ScriptedModel
+) -> None:
+    model_server.plan(*[too_long("Once upon")] * 5)
+    messages: Any = [{"role": "user", "content": "Tell a story."}]
+    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        whole = await within(client.chat.completions.create(model="open", messages=messages, max_tokens=2))
+        stream = await client.chat.completions.create(
+            model="open", messages=messages, max_completion_tokens=2, stream=True
+        )
+        chunks = [chunk async for chunk in stream]
+        response = await within(client.responses.create(model="open", input="Tell a story.", max_output_tokens=2))
+        events = [event async for event in await client.responses.retrieve(response.id, stream=True)]
+        with pytest.raises(openai.InternalServerError):  # Without a limit of its own, the client expects all of it.
+            await within(client.chat.completions.create(model="open", messages=messages))
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("Once upon", "length")
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Once upon"
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert (response.status, response.output_text) == ("incomplete", "Once upon")
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert events[-1].type == "response.incomplete"
+    native = await served.http.post(
+        "/chat", json={"message": "Tell a story.", "agent": "open", "model_options": {"max_tokens": 2}}
+    )
+    assert (native.status_code, native.json()["error"]["code"]) == (500, "truncated")

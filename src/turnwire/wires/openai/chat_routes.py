@@ -18,7 +18,7 @@ from turnwire.server.streams.resume import START, ResumePoint, find_last_segment
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn
 from turnwire.wires.framing import TURN_FAILED
-from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
+from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, is_cut_off, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
 from turnwire.wires.openai.messages import (
     ClientConversation,
@@ -53,7 +53,8 @@ async def create(request: Request, services: Services) -> Stream | None:
     body = parse_completion_body(await request.json_body())
     conversation = read_messages(body.messages)
     if body.stream:
-        wire = OpenAIChat(include_usage=bool((body.stream_options or {}).get("include_usage")))
+        include_usage = bool((body.stream_options or {}).get("include_usage"))
+        wire = OpenAIChat(include_usage=include_usage, is_limited=_is_limited(body))
         with services.streams.room(request.caller.principal):
             record, created = await _begin(request, services, body, conversation)
             point = await _point(services, record, wire, conversation, created)
@@ -63,10 +64,15 @@ async def create(request: Request, services: Services) -> Stream | None:
         answer = await settled_turn(services, request, record)
     if answer is not None:
         record, state = answer
-        _raise_failure(state)
+        if not (_is_limited(body) and is_cut_off(state.error)):
+            _raise_failure(state)
         result = completion(state, record.created_at // 1000, _start(state, conversation))
         await request.respond_json(200, result, turn_headers(record))
     return None
+
+
+def _is_limited(body: CompletionBody) -> bool:
+    return body.max_tokens is not None or body.max_completion_tokens is not None
 
 
 async def _point(

@@ -51,6 +51,7 @@ ECHOED: Mapping[str, Any] = {
 SERVER_CALLS = "server_calls"
 """The option of a turn whose responses show the tools of the server as `mcp_call` in any case."""
 _RESPONSE_ID = re.compile(r"resp_([A-Za-z0-9.:@-]{1,128}?)(?:_([2-9]|[1-9][0-9]{1,3}))?")
+_INCOMPLETE = {"cancelled": "cancelled", "incomplete": "max_output_tokens"}
 _APPROVAL_PREFIX = "mcpr_"
 _DELTA = (
     b"event: response.output_text.delta\n"
@@ -106,7 +107,7 @@ def ended_resource(
         "output": output,
         "usage": _usage_object(usage or Usage()),
         "error": {"code": error.code, "message": error.error} if error else None,
-        "incomplete_details": {"reason": "cancelled"} if status == "cancelled" else None,
+        "incomplete_details": {"reason": reason} if (reason := _INCOMPLETE.get(status)) else None,
     }
 
 

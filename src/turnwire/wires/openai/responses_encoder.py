@@ -51,7 +51,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
-from turnwire.wires.openai.chat_encoder import question_text, waiting_call_id
+from turnwire.wires.openai.chat_encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.frames import (
     SERVER_CALLS,
     Output,
@@ -174,6 +174,8 @@ class ResponsesEncoder:
 
     def _finish(self, outcome: Outcome) -> None:
         self._end = kind, status = _ENDS[outcome]
+        if status == "failed" and "max_output_tokens" in self._echo and is_cut_off(self._error):
+            self._end = kind, status = "response.incomplete", "incomplete"
         self._output.emit(kind, response=self._as_ended(status))
         self._output.emit_raw(DONE)
 
