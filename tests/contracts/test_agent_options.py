@@ -1,19 +1,22 @@
 """The contract of agent adapters for the model options that a client sends."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import case, only, outcome, text
-from tests.core.desk import wait_until_suspended
+from tests.contracts.test_agent import case, only, outcome, seen, text
+from tests.core.desk import lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import fold_log
 from turnwire.core.model_options import OPTION_NAMES, declared_options
+from turnwire.stores.memory import MemoryStore, MemoryTables
 
 __all__ = ["case", "lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
@@ -150,6 +153,41 @@ async def test_options_are_kept_while_a_turn_waits_for_its_client(case: AgentCas
     before, after = model_server.bodies
     assert (settings_of(before), choice_of(before)) == ({"temperature": 0.25}, "locate")
     assert (settings_of(after), choice_of(after)) == ({"temperature": 0.25}, None)
+
+
+async def test_options_are_sent_again_after_the_loss_of_a_worker(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    model_server.plan(calls(("look", {"city": "Oslo"}), ids=["c1"]), says("Sn", asyncio.Event(), "ow."), says("Snow."))
+    tables, options = MemoryTables(), {"temperature": 0.25, "tool_choice": "required"}
+    sent = {"store": MemoryStore(tables), "folder": tmp_path, "allows": True}
+    async with case.desk(model_server, look, **sent) as desk:
+        turn = await desk.start("How is Oslo?", options=options)
+        await seen(desk, turn, lambda event: event == TokenEvent("Sn"))
+        await lose_worker(desk)
+    async with case.desk(model_server, look, **{**sent, "store": MemoryStore(tables)}) as desk:
+        events = await desk.events(turn)
+        state = await desk.store.turn_state(turn.id)
+    assert outcome(events) == ("completed", None)
+    assert state is not None
+    assert state.text == "Snow."
+    assert [settings_of(body) for body in model_server.bodies] == [{"temperature": 0.25}] * 3
+    assert [choice_of(body) for body in model_server.bodies] == ["required", None, None]
+
+
+async def test_message_with_options_does_not_enter_a_running_turn(case: AgentCase, model_server: ScriptedModel) -> None:
+    gate = asyncio.Event()
+    model_server.plan(says("On", gate, "e."), says("Two."))
+    async with case.desk(model_server, look, allows=True) as desk:
+        turn = await desk.start("First.")
+        await seen(desk, turn, lambda event: event == TokenEvent("On"))
+        steering = await desk.start(
+            "Second.", session_id=turn.session_id, on_busy="steer", options={"temperature": 0.25}
+        )
+        gate.set()
+        events = await desk.events(steering)
+    assert (outcome(events), text(events)) == (("completed", None), "Two.")
+    assert [settings_of(body) for body in model_server.bodies] == [{}, {"temperature": 0.25}]
 
 
 async def test_option_that_is_not_allowed_is_refused_by_its_name(case: AgentCase, model_server: ScriptedModel) -> None:
