@@ -77,8 +77,7 @@ async def begin_response(
     if conversation.approvals or conversation.results:
         return (*await _answer(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
-    included: list[Any] = body.include if isinstance(body.include, list) else []
-    form = "mcp_call" if "mcp_call" in included else services.settings.openai_server_calls
+    form = "mcp_call" if "mcp_call" in (body.include or ()) else services.settings.openai_server_calls
     prompt = _prompt(body, conversation, agent, before, {SERVER_CALLS: form} if form == "mcp_call" else {})
     parent = before if body.previous_response_id else None
     try:

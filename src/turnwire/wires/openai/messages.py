@@ -80,7 +80,7 @@ class ResponseBody(BaseModel):
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    include: Any = None
+    include: list[Any] | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     temperature: float | None = None
     top_p: float | None = None
