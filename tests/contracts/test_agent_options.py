@@ -13,7 +13,7 @@ from tests.core.desk import lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.events import TokenEvent
+from turnwire.core.events import TokenEvent, ToolCallEvent
 from turnwire.core.follow import fold_log
 from turnwire.core.model_options import OPTION_NAMES, declared_options
 from turnwire.stores.memory import MemoryStore, MemoryTables
@@ -177,17 +177,22 @@ async def test_options_are_sent_again_after_the_loss_of_a_worker(
 
 async def test_message_with_options_does_not_enter_a_running_turn(case: AgentCase, model_server: ScriptedModel) -> None:
     gate = asyncio.Event()
-    model_server.plan(says("On", gate, "e."), says("Two."))
-    async with case.desk(model_server, look, allows=True) as desk:
+
+    async def hold(city: str) -> str:
+        """Wait for the test."""
+        await gate.wait()
+        return city
+
+    model_server.plan(calls(("hold", {"city": "Oslo"})), says("One."), says("Two."))
+    async with case.desk(model_server, hold, allows=True) as desk:
         turn = await desk.start("First.")
-        await seen(desk, turn, lambda event: event == TokenEvent("On"))
-        steering = await desk.start(
-            "Second.", session_id=turn.session_id, on_busy="steer", options={"temperature": 0.25}
-        )
+        await seen(desk, turn, lambda event: isinstance(event, ToolCallEvent))
+        options = {"temperature": 0.25}
+        steering = await desk.start("Second.", session_id=turn.session_id, on_busy="steer", options=options)
         gate.set()
         events = await desk.events(steering)
     assert (outcome(events), text(events)) == (("completed", None), "Two.")
-    assert [settings_of(body) for body in model_server.bodies] == [{}, {"temperature": 0.25}]
+    assert [settings_of(body) for body in model_server.bodies] == [{}, {}, {"temperature": 0.25}]
 
 
 async def test_option_that_is_not_allowed_is_refused_by_its_name(case: AgentCase, model_server: ScriptedModel) -> None:
