@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnwire.app import Turnwire
     from turnwire.core.approvals import WaitForApproval
     from turnwire.core.contracts import Agent, Store, Wire
-    from turnwire.core.emit import emit
+    from turnwire.core.emit import emit, emit_state
     from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError, TurnwireError
     from turnwire.core.events import (
         ApprovalRequestEvent,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from turnwire.core.files import read_file
     from turnwire.core.inputs import take_inputs
     from turnwire.core.journal import journaled
+    from turnwire.core.model_options import ModelOptions
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.core.waits import ask, call_client_tool
     from turnwire.settings import Settings
@@ -72,6 +73,7 @@ __all__ = [
     "Hit",
     "Message",
     "MessageEvent",
+    "ModelOptions",
     "QuestionDeclinedError",
     "QuestionEvent",
     "ReasoningEvent",
@@ -101,6 +103,7 @@ __all__ = [
     "ask",
     "call_client_tool",
     "emit",
+    "emit_state",
     "journaled",
     "read_file",
     "take_inputs",
@@ -123,6 +126,7 @@ _HOMES = {
     "HandoffEvent": "core.events",
     "Hit": "core.events",
     "Message": "core.turns",
+    "ModelOptions": "core.model_options",
     "MessageEvent": "core.events",
     "QuestionDeclinedError": "core.errors",
     "QuestionEvent": "core.events",
@@ -153,6 +157,7 @@ _HOMES = {
     "ask": "core.waits",
     "call_client_tool": "core.waits",
     "emit": "core.emit",
+    "emit_state": "core.emit",
     "journaled": "core.journal",
     "read_file": "core.files",
     "take_inputs": "core.inputs",

@@ -15,6 +15,7 @@ from turnwire.core.contracts import Agent, HistorySource, Store, Wire
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import TrimmedHistory
+from turnwire.core.model_options import SAFE_OPTIONS
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
@@ -440,6 +441,7 @@ def build_configured(
         on_crash=agent.on_crash,
         on_divergence=agent.on_divergence,
         takes_attachments=MODEL_FILE_TYPES if agent.takes_attachments is None else agent.takes_attachments,
+        takes_model_options=SAFE_OPTIONS if agent.takes_model_options is None else agent.takes_model_options,
         base_url=agent.model_url or settings.model_url,
         api_key=_model_key(agent, settings),
         api=agent.model_api or settings.model_api,

@@ -54,6 +54,8 @@ class AgentSettings(BaseModel):
     on_divergence: Literal["end", "continue"] = "end"
     takes_attachments: list[str] | None = None
     """The media types of files that its model can read; by default images, PDFs and text."""
+    takes_model_options: bool | list[str] | None = None
+    """The model options that clients may send; by default all but `instructions`."""
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""
@@ -190,6 +192,10 @@ class Settings(BaseSettings):
     )
     ai_sdk_version: int = Field(
         default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` overrides it."
+    )
+    openai_server_calls: Literal["function_call", "mcp_call"] = Field(
+        default="function_call",
+        description="The items of an OpenAI response for tools that ran on the server; most clients need `mcp_call`.",
     )
 
     max_body_bytes: int = Field(

@@ -73,6 +73,12 @@ if (scene === "stop") {
       resume: [{ interruptId: interrupt.id, status: cancelled ? "cancelled" : "resolved", payload: cancelled ? undefined : more[0] }],
     });
   }
+  if (scene === "state") {
+    print({ state: agent.state });
+    agent.addMessage({ id: "u2", role: "user", content: "again" });
+    await run({ runId: "run-2" });
+    print({ state: agent.state });
+  }
   if (scene === "twice") {
     agent.addMessage({ id: "u2", role: "user", content: more[0] });
     await run({ runId: "run-2" });

@@ -1,5 +1,7 @@
 """Tests of AG-UI's own client, whose verifier rejects a run that breaks the protocol."""
 
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from tests.clients.conftest import Run
 from tests.clients.scenes import COLOUR, RICH, TwoWayAgent, play
 from tests.server.conftest import Serve
 from tests.serving import Puppet
+from turnwire import Turn, emit_state
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -120,3 +123,36 @@ async def test_question_is_an_interrupt_with_a_schema(serve: Serve, run: Run, an
         assert "did not answer" in report["error"]["message"]
     else:
         assert "this must be one of red, blue" in report["rejected"]
+
+
+async def counting(turn: Turn) -> AsyncIterator[str]:
+    """Go on with the count in the client's state, and share each change."""
+    before = (turn.options.get("state") or {}).get("count", 0)
+    items = [f"item {number}" for number in range(before)]
+    for count in range(before, before + 3):
+        emit_state({"count": count + 1, "items": items, "about": "a text that is longer than a patch of the count"})
+        yield f"{count + 1} "
+
+
+async def test_client_has_the_state_that_the_agent_shares_and_sends_it_back(serve: Serve, run: Run) -> None:
+    async with serve(counting) as server:
+        async with run("ag_ui.mjs", server.url, "state", "count") as script:
+            reports = [await script.next() for _ in range(4)]
+            await script.ended()
+        first, first_state, second, second_state = reports
+        thread = (await server.http.get("/ag-ui?threadId=thread-1")).json()
+        frames = (await server.http.get("/ag-ui?runId=run-1&offset=-1&version=1")).text.split("\n\n")
+        events = [json.loads(frame.partition("data: ")[2]) for frame in frames if "data: " in frame]
+        # A client that has read up to the first snapshot resumes with the changes.
+        place = next(index for index, event in enumerate(events) if event["type"] == "STATE_SNAPSHOT")
+        rest = (await server.http.get(f"/ag-ui?runId=run-1&offset={place + 1}&version=1")).text
+        native = [frame.event for frame in await server.whole("run-1") if frame.type == "custom"]
+    assert "rejected" not in first | second
+    for report in (first, second):
+        kinds = [kind for kind in report["types"] if kind.startswith("STATE_")]
+        assert kinds == ["STATE_SNAPSHOT", "STATE_DELTA", "STATE_DELTA"]
+    assert first_state["state"]["count"] == 3
+    assert second_state["state"] == thread["state"]
+    assert (second_state["state"]["count"], second_state["state"]["items"]) == (6, ["item 0", "item 1", "item 2"])
+    assert (rest.count("STATE_SNAPSHOT"), rest.count("STATE_DELTA")) == (0, 2)
+    assert [event["name"] for event in native] == ["turnwire.state"] * 3

@@ -12,8 +12,11 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.scenes import TwoWayAgent
+from tests.clients.scenes import RICH, TwoWayAgent, play
 from tests.server.conftest import Serve
 from tests.serving import Served
 
@@ -101,3 +104,73 @@ def _locate() -> str:
 def _clock() -> str:
     """Read the clock."""
     return "noon"
+
+
+# Tools of the server, for clients that declare none
+
+
+@pytest.fixture
+async def calling(serve: Serve) -> AsyncIterator[Served]:
+    """A server whose responses show its own calls as `mcp_call`."""
+    async with serve(play, openai_server_calls="mcp_call") as server:
+        yield server
+
+
+async def test_agents_sdk_does_not_run_tools_of_the_server(calling: Served) -> None:
+    async with AsyncOpenAI(base_url=f"{calling.url}/v1", api_key="none", max_retries=0) as client:
+        agent = Agent(name="front", model=OpenAIResponsesModel(model="turnwire", openai_client=client))
+        config = RunConfig(tracing_disabled=True)
+        result = await Runner.run(agent, "rich", run_config=config)
+        streamed = Runner.run_streamed(agent, "rich", run_config=config)
+        async for _ in streamed.stream_events():
+            pass
+    assert result.final_output == streamed.final_output == RICH
+
+
+async def test_langchain_lists_no_calls_of_the_server(calling: Served) -> None:
+    async with chat_model(calling, use_responses_api=True) as model:
+        answer = await model.ainvoke([HumanMessage("rich")])
+        chunks = [chunk async for chunk in model.astream([HumanMessage("rich")])]
+    assert (answer.text, answer.tool_calls) == (RICH, [])
+    assert "".join(chunk.text for chunk in chunks) == RICH
+
+
+async def test_pydantic_ai_takes_the_answer_of_an_agent_with_tools(calling: Served) -> None:
+    async with AsyncOpenAI(base_url=f"{calling.url}/v1", api_key="none", max_retries=0) as client:
+        model = PydanticResponsesModel("turnwire", provider=OpenAIProvider(openai_client=client))
+        result = await PydanticAgent(model).run("rich")
+    assert result.output == RICH
+
+
+async def test_request_may_ask_for_calls_in_this_form(serve: Serve) -> None:
+    async with (
+        serve(play) as server,
+        AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        plain = await client.responses.create(model="turnwire", input="rich")
+        included: Any = ["mcp_call"]
+        response = await client.responses.create(model="turnwire", input="rich", include=included)
+        again = await client.responses.retrieve(response.id)
+        events = [event async for event in await client.responses.retrieve(response.id, stream=True)]
+        # The items of an answer may be sent back as history.
+        items: Any = [item.model_dump(exclude_none=True) for item in response.output]
+        sent: Any = [{"role": "user", "content": "rich"}, *items, {"role": "user", "content": "plain"}]
+        following = await client.responses.create(model="turnwire", input=sent)
+    assert {"function_call", "function_call_output"} <= {item.type for item in plain.output}  # type: ignore[comparison-overlap]
+    kinds = [item.type for item in response.output]
+    assert kinds.count("mcp_call") == 2
+    assert not {"function_call", "function_call_output"} & set(kinds)
+    assert [item.type for item in again.output] == kinds
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert following.output_text == "Plain answer."
+
+
+async def test_approval_of_a_call_in_this_form(calling: Served) -> None:
+    async with AsyncOpenAI(base_url=f"{calling.url}/v1", api_key="none", max_retries=0) as client:
+        first = await client.responses.create(model="turnwire", input="pay")
+        (request,) = [item for item in first.output if item.type == "mcp_approval_request"]
+        decision: Any = [{"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}]
+        second = await client.responses.create(model="turnwire", previous_response_id=first.id, input=decision)
+    assert "function_call" not in [item.type for item in (*first.output, *second.output)]
+    (call,) = [item for item in second.output if item.type == "mcp_call"]
+    assert call.status == "completed"

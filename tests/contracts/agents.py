@@ -11,6 +11,7 @@ A case is a module with:
                                             of Turnwire. The tools named in `asks` need approval, by the SDK's own
                                             means; the SDK keeps its state in `folder` until then
     def adapt(built, *, max_turns):         the adapter with a limit of `max_turns` model calls
+    def allow(built, options):              the adapter that takes these model options of clients
     CANNOT = {"reasoning/chat": "why"}      the abilities that the SDK denies its adapter (over this API or, without
                                             one, over any), and why. The turn must still end well without them,
                                             which is tested too
@@ -25,7 +26,7 @@ and, if there is something to close, `async def close(built)`. The module of an 
                                             which has `tools`
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -90,13 +91,15 @@ class AgentCase:
         store: Store | None = None,
         limits: Limits | None = None,
         delegates: bool = False,
+        allows: bool | Collection[str] | None = None,
         **options: Any,
     ) -> AsyncIterator[Desk]:
         """Open a desk with one agent that calls the scripted server and has these tools, or delegates to one."""
         build = self.module.delegate if delegates else self.module.build
         built = build(server.url, list(tools), api=self.api, timeout=timeout, **options)
         store = store or MemoryStore()
-        runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, limits or Limits())
+        agent = self.agent(built, max_turns) if allows is None else self.module.allow(built, allows)
+        runner = TurnRunner(store, {"agent": agent}, limits or Limits())
         await runner.open()
         try:
             yield Desk(store, runner)

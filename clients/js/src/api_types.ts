@@ -17,6 +17,18 @@ export interface Attachment {
 }
 
 /** A message to an agent; only `message` is required. */
+/** How the model answers, under the server's names. An option that the agent does not take is refused. */
+export interface ModelOptions {
+  /** Instructions after the agent's own; agents take them only if their operator allows it. */
+  instructions?: string;
+  temperature?: number;
+  top_p?: number;
+  max_tokens?: number;
+  stop?: string | string[];
+  tool_choice?: "auto" | "none" | "required" | { name: string };
+  response_format?: { type: "text" | "json_object" } | { type: "json_schema"; json_schema: { schema: object; name?: string; strict?: boolean } };
+}
+
 export interface StartOptions extends Handlers {
   message: string;
   /** The server's id, or your own, which is created if it is new. Default: a new session. */
@@ -37,6 +49,8 @@ export interface StartOptions extends Handlers {
   metadata?: Record<string, unknown>;
   /** Tools that this program runs. The model may call them, and the turn waits for their results. */
   tools?: readonly ClientTool[];
+  /** How the model answers, for agents that take it from clients. */
+  modelOptions?: ModelOptions;
   /** Default: a random key, so that a retry never starts a second turn. */
   idempotencyKey?: string;
   signal?: AbortSignal;
@@ -175,6 +189,8 @@ export interface Agent {
   takes_attachments: boolean;
   /** The media types of files that it takes, such as `image/*`; absent if it takes none. */
   attachment_types?: string[];
+  /** The names of the model options that it takes from clients; absent if it takes none, or decides itself. */
+  model_options?: string[];
   description: string | null;
   /** Messages to begin with. */
   starters: string[];

@@ -8,7 +8,7 @@ const PIECE = 32_768;
 /** Returns the options under the server's field names. */
 export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyKey">): Record<string, unknown> {
   const { message, sessionId, agent, turnId, parentTurnId, onBusy, onDisconnect, review, answer, attachments } = options;
-  const { metadata, tools } = options;
+  const { metadata, tools, modelOptions } = options;
   return {
     message,
     session_id: sessionId,
@@ -22,6 +22,7 @@ export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyK
     attachments,
     metadata,
     tools: tools?.map(({ name, description, parameters }) => ({ name, description, parameters })),
+    model_options: modelOptions,
   };
 }
 

@@ -7,7 +7,7 @@ It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from turnwire.core.history import PARAGRAPH, add_messages
 from turnwire.core.ids import new_id
 from turnwire.core.inputs import TurnInputs, current_inputs
 from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.core.waits import ClientTool, check_names, client_tools
 from turnwire.models.address import ModelAddress
@@ -36,10 +37,18 @@ from turnwire.tools.invocation import run_client_tool
 
 _MAX_CALLS_PER_REPLY = 64
 _MAX_PARALLEL_TOOLS = 8
+_NO_OPTIONS = ModelOptions()
 
 
 Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
 OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
+
+
+def _possible_options(model: Model) -> Collection[str]:
+    """Return the model options that can be sent to a model's server."""
+    if not isinstance(model, OpenAIModel):
+        return ("instructions",)
+    return OPTION_NAMES if model.api == "chat" else [name for name in OPTION_NAMES if name != "stop"]
 
 
 class ChatCompletionsAgent:
@@ -48,8 +57,9 @@ class ChatCompletionsAgent:
     A turn whose worker was lost continues: calls of the model and of tools that had finished are answered from the
     turn's journal. With `on_crash="close"` it ends instead; with `journal=False` nothing is recorded, and it continues
     from its last finished tool. `tools` may contain toolsets such as `McpServer`: the first turn opens them, `close`
-    closes them. `takes_attachments` are the media types of files that the model can read. `base_url` and the parameters
-    after it apply to a model given by name.
+    closes them. `takes_attachments` are the media types of files that the model can read. `takes_model_options` are the
+    names of the model options that clients may send (see `core.model_options`), by default all but `instructions`.
+    `base_url` and the parameters after it apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
@@ -68,6 +78,7 @@ class ChatCompletionsAgent:
         on_divergence: OnDivergence = "end",
         journal: bool = True,
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
         base_url: str | None = None,
         api_key: str | None = None,
         api: Literal["chat", "responses"] = "chat",
@@ -85,6 +96,7 @@ class ChatCompletionsAgent:
         self.on_divergence: OnDivergence = on_divergence
         self.journal = journal
         self.takes_attachments = takes_attachments
+        self.takes_model_options = chosen_options(takes_model_options, _possible_options(self.model))
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
         for item in tools:
@@ -101,7 +113,7 @@ class ChatCompletionsAgent:
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
         offered = client_tools(turn.options)
-        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs(), offered)
+        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs(), offered, turn.model_options)
         async with aclosing(run) as events:
             async for event in events:
                 yield event
@@ -189,10 +201,12 @@ class ChatCompletionsAgent:
         model: Model | None = None,
         inputs: TurnInputs | None = None,
         offered: Sequence[ClientTool] = (),
+        options: ModelOptions = _NO_OPTIONS,
     ) -> AsyncGenerator[Event | str]:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
-        loop = ToolLoop(model or self.model, self.instructions, tools, messages, self.max_steps, inputs, offered)
+        instructions = options.extend(self.instructions)
+        loop = ToolLoop(model or self.model, instructions, tools, messages, self.max_steps, inputs, offered, options)
         async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event
@@ -240,7 +254,8 @@ class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
     `messages` is the conversation; the run appends its own messages to it, and before each model call those that have
-    come in `inputs` meanwhile. The model is offered the client's tools beside its own; the client runs those.
+    come in `inputs` meanwhile. The model is offered the client's tools beside its own; the client runs those. `options`
+    are the client's; its instructions are in `instructions` already.
 
     Raises AgentError if two tools have the same name.
     """
@@ -254,11 +269,13 @@ class ToolLoop:
         max_steps: int,
         inputs: TurnInputs | None = None,
         client_tools: Sequence[ClientTool] = (),
+        options: ModelOptions = _NO_OPTIONS,
     ) -> None:
         check_names(tools, client_tools)
         self.messages = messages
         self._initial_count = len(messages)
         self._model = model
+        self._options = options
         self._instructions = instructions
         self._tools = tools
         self._client_tools = {tool.name for tool in client_tools}
@@ -368,7 +385,8 @@ class ToolLoop:
                 async for piece in pieces:
                     yield piece
             return
-        digest = fingerprint((self._instructions, self.messages, self._specs))
+        request = (self._instructions, self.messages, self._specs)
+        digest = fingerprint((*request, self._options) if self._options != _NO_OPTIONS else request)
         with await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest) as call:
             if call.is_live:
                 async with aclosing(self._call_model()) as pieces:
@@ -388,8 +406,10 @@ class ToolLoop:
     async def _call_model(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, and keep its text and tool requests in `_text`, `_calls` and `_requests`."""
         self._text, self._calls, self._usage = "", [], None
-        parser = TextToolCalls([*self._tools, *self._client_tools])
-        async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
+        # An answer that is JSON may look like a call.
+        parser = TextToolCalls([] if self._options.response_format else [*self._tools, *self._client_tools])
+        model = self._next_model()
+        async with aclosing(model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
                 if isinstance(piece, ToolCallRequest):
                     self._calls.append(piece)
@@ -406,6 +426,16 @@ class ToolLoop:
             self._text += rest
             yield rest
         self._set_calls(self._calls)
+
+    def _next_model(self) -> Model:
+        """Return the model with the client's options; a tool must be called only once in a run."""
+        options = self._options
+        if options == _NO_OPTIONS or not isinstance(self._model, OpenAIModel):
+            return self._model
+        has_called = any(message.tool_calls for message in self.messages[self._initial_count :])
+        if not self._specs or (has_called and options.tool_choice != "none"):
+            options = structs.replace(options, tool_choice=None)
+        return self._model.with_options(options)
 
     def _set_calls(self, calls: list[ToolCallRequest]) -> None:
         """Keep the calls of the last reply, with ids that are new in the conversation.

@@ -75,6 +75,7 @@ class DemoAgent:
     description = "A scripted example of a turn. No model: the same steps every time, with sample data."
     starters = (WATCH, APPROVE)
     takes_attachments = False
+    takes_model_options = False
     on_crash: OnCrash = "resume"
 
     def __init__(self, pace: float = 1.0) -> None:

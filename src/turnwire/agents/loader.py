@@ -6,7 +6,16 @@ SDKs are recognised by the modules of their classes, so that none is imported to
 import inspect
 import sys
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, suppress
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +34,7 @@ from turnwire.core.contracts import (
     takes_client_tools,
 )
 from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.turns import Turn
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
 
@@ -40,6 +50,8 @@ class WrappedFunction:
 
     takes_attachments: bool | Sequence[str] = False
     takes_client_tools = False
+    takes_model_options: bool | Collection[str] | None = None
+    output_schema: dict[str, Any] | None = None
     on_crash: OnCrash = "close"
     journal: bool = False
     repeats: Callable[[str], bool] | None = None
@@ -99,6 +111,8 @@ StreamEvents = Callable[..., AsyncGenerator[Mapping[str, Any]]]
 
 class StreamEventsAgent:
     """Wrapper of an object with `astream_events(input, version=...)`; the input has the conversation's messages."""
+
+    takes_model_options = False
 
     def __init__(self, target: Any) -> None:
         self._stream: StreamEvents = target.astream_events
@@ -295,6 +309,8 @@ def _as_declared(agent: GeneratorAgent | FunctionAgent | BlockingAgent, target: 
     """Copy what a function declares about itself to the agent that wraps it."""
     agent.takes_attachments = attachment_types(target)
     agent.takes_client_tools = takes_client_tools(target)
+    agent.takes_model_options = declared_options(target)
+    agent.output_schema = output_schema(target)
     agent.on_crash = getattr(target, "on_crash", "close")
     agent.journal = keeps_journal(target)
     agent.repeats = getattr(target, "repeats", None)

@@ -58,6 +58,8 @@ class MessageOptions(TypedDict, total=False):
     """Data of your application for the agent."""
     tools: list[dict[str, Any]] | None
     """Tools that this program runs: `name`, `description` and `parameters`, the JSON schema of the arguments."""
+    model_options: dict[str, Any] | None
+    """How the model answers, for agents that take it: `temperature`, `max_tokens`, `response_format` and so on."""
     idempotency_key: str | None
     """The same key again joins the turn that it has started; by default a new key."""
 

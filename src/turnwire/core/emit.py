@@ -17,6 +17,7 @@ from msgspec import Struct
 from turnwire.core.errors import EventRefusedError, TurnEndedError
 from turnwire.core.events import RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, Event, ResponseEvent
 from turnwire.core.log import TurnLog
+from turnwire.core.shared_state import state_event
 
 _THREAD_PATIENCE_SECONDS = 30
 
@@ -46,14 +47,34 @@ def emit(event: Event) -> None:
         return
     if isinstance(event, (*RESERVED, ResponseEvent, ApprovalRequestEvent, ApprovalResponseEvent)):
         raise EventRefusedError(f"a tool must not emit {type(event).__name__}; Turnwire writes it")
+    _on_loop(running, lambda: running.write(event))
+
+
+def emit_state(state: Any) -> None:
+    """Share a state with the clients of the running turn: a JSON value, from any thread.
+
+    The first call of a turn writes the whole state, a later one what has changed since. AG-UI clients get
+    `STATE_SNAPSHOT` and `STATE_DELTA`, others a `custom` event named `turnwire.state`; `TurnState.shared_state` is the
+    whole. Raises TypeError for a value that is not JSON, and what `emit` raises. Does nothing outside a turn.
+    """
+    if (running := _running.get()) is not None:
+        _on_loop(running, lambda: _write_state(running, state))
+
+
+def _write_state(running: _RunningTurn, state: Any) -> None:
+    if (event := state_event(running.log.fold.known_state, state)) is not None:
+        running.write(event)
+
+
+def _on_loop(running: _RunningTurn, write: Callable[[], None]) -> None:
     try:
         on_loop = asyncio.get_running_loop() is running.loop
     except RuntimeError:
         on_loop = False
     if on_loop:
-        running.write(event)
+        write()
     else:
-        _emit_from_thread(running, event)
+        _write_from_thread(running, write)
 
 
 def is_in_turn() -> bool:
@@ -68,20 +89,20 @@ async def wait_for_room() -> None:
         await running.log.wait_for_room()
 
 
-def _emit_from_thread(running: _RunningTurn, event: Event) -> None:
+def _write_from_thread(running: _RunningTurn, write: Callable[[], None]) -> None:
     # The thread waits for the loop: that keeps its events in order, holds it back, and raises the error in it.
     written: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-    def write() -> None:
+    def write_on_loop() -> None:
         try:
-            running.write(event)
+            write()
         except Exception as error:
             written.set_exception(error)
         else:
             written.set_result(None)
 
     try:
-        running.loop.call_soon_threadsafe(write)
+        running.loop.call_soon_threadsafe(write_on_loop)
     except RuntimeError:
         # The loop is closed, so the process shuts down.
         raise TurnEndedError(running.log.turn_id) from None

@@ -28,6 +28,7 @@ TurnwireError
 │   └── TooManyTurnsError     running and queued turns
 ├── LogRewoundError           the log does not contain what the reader has read of it
 ├── ModelNotTakenError        the agent cannot be run with another model
+├── ModelOptionNotTakenError  the agent does not take a model option of the client
 ├── ModelUnusableError        the model is not configured correctly
 ├── NotFoundError             no object of the principal has the id
 │   ├── AgentNotFoundError
@@ -314,6 +315,20 @@ class ModelNotTakenError(TurnwireError):
     def __init__(self, agent: str) -> None:
         super().__init__(f"model: the agent {agent!r} cannot be run with another model; name another agent instead")
         self.agent = agent
+
+
+class ModelOptionNotTakenError(TurnwireError):
+    """`why` is a clause about the agent."""
+
+    code = "model_option_not_taken"
+
+    def __init__(self, agent: str, option: str, why: str = "does not take it from clients") -> None:
+        self.agent = agent
+        self.option = option
+        self.problem = (
+            f"the agent {agent!r} {why}; send the message without it, or let the agent's `takes_model_options` allow it"
+        )
+        super().__init__(f"{option}: {self.problem}")
 
 
 class ModelUnusableError(TurnwireError):

@@ -62,6 +62,7 @@ from turnwire.core.history import earlier_messages, imported_history
 from turnwire.core.inputs import JOINS, TurnInputs, set_inputs
 from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
+from turnwire.core.model_options import check_model_options, model_options
 from turnwire.core.recovery import (
     BEGUN_AGAIN,
     NOT_REPEATED,
@@ -273,6 +274,7 @@ class Execution:
             return
         # `start` has checked this, but the agent may be another one since a restart.
         check_attachments(self._record.agent, agent, self._record.options)
+        check_model_options(self._record.agent, agent, self._record.options)
         if self._waits.tools and not takes_client_tools(agent):
             raise ClientToolsNotTakenError(self._record.agent)
         await self._meter.begin(log.fold)
@@ -438,6 +440,7 @@ class Execution:
             parent_turn_id=record.parent_turn_id,
             attachments=attached,
             metadata=record.options.get("metadata") or {},
+            model_options=model_options(record.options),
         )
 
     async def _resumption(self) -> Resumption | None:

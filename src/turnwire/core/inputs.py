@@ -19,6 +19,7 @@ from turnwire.core.files import ATTACHED
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import TurnJournal
 from turnwire.core.log import LogLimits, TurnLog
+from turnwire.core.model_options import model_options
 from turnwire.core.state import OPENING_POSITION
 from turnwire.core.turns import TurnRecord
 
@@ -33,7 +34,9 @@ def join_mode(record: TurnRecord) -> InputMode | None:
     """Return how the message of a turn may enter another turn, or None if it may not."""
     mode = record.options.get(JOINS)
     has_files = record.options.get(ATTACHED) or record.options.get("attachments")
-    return mode if mode in ("steer", "collect") and not has_files else None
+    # The model options of a message would be lost in a turn that has its own.
+    is_text = not has_files and not model_options(record.options).names
+    return mode if mode in ("steer", "collect") and is_text else None
 
 
 class TurnInputs:

@@ -53,6 +53,7 @@ from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
 from turnwire.core.inputs import JOINS
 from turnwire.core.log import opening_events
+from turnwire.core.model_options import check_model_options
 from turnwire.core.presence import Presence
 from turnwire.core.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer, SuspendedTurns
 from turnwire.core.turns import TurnRecord, cancelled, new_session
@@ -154,7 +155,7 @@ class TurnRunner:
         """Accept a turn and commit its first events; it runs when the session is free.
 
         Raises the errors of `TurnStore.create_turn`, AgentNotFoundError, NoAgentError, AttachmentsNotTakenError,
-        ClientToolsNotTakenError, ClientToolConflictError, ShuttingDownError.
+        ModelOptionNotTakenError, ClientToolsNotTakenError, ClientToolConflictError, ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
@@ -169,6 +170,7 @@ class TurnRunner:
         if request.attachments:
             options = {**options, ATTACHED: msgspec.to_builtins(request.attachments)}
         check_attachments(agent, self._agents[agent], options)
+        check_model_options(agent, self._agents[agent], options)
         self._check_client_tools(agent, options)
         if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
@@ -215,6 +217,7 @@ class TurnRunner:
         options = {**source.options, "model": request.model} if request.model else source.options
         if options.get("model") is not None and not takes_model(agent):
             raise ModelNotTakenError(name)
+        check_model_options(name, agent, options)
         self._check_client_tools(name, options)
         if not 1 <= request.position <= source.last_position:
             raise BadPositionError(request.position, source.last_position)

@@ -35,6 +35,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
+from turnwire.core.shared_state import SHARED_STATE, apply_state
 from turnwire.core.turns import FollowUp, Input, Question, Step, TurnState
 
 OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
@@ -69,6 +70,7 @@ class TurnFold:
         self._borders: list[int] = [OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
         self._restarts: list[tuple[int, int]] = []  # Position and `from_position`.
+        self._shared_at = 0
         self._waiting_since = 0
         self.waited_ms = 0
         """The time that the turn has waited for people."""
@@ -96,6 +98,12 @@ class TurnFold:
     def text(self) -> str:
         """Return the answer so far."""
         return "".join(self.pieces)
+
+    @property
+    def known_state(self) -> Any:
+        """Return the state that the agent shares, if all readers have it; None if a restart may have taken it back."""
+        is_known = not self._restarts or self._restarts[-1][0] < self._shared_at
+        return self._state.shared_state if is_known else None
 
     @property
     def message(self) -> str:
@@ -326,7 +334,11 @@ class TurnFold:
             case DoneEvent():
                 state.outcome, state.reason, state.joined = event.outcome, event.reason, event.joined
                 self._time("total_ms", logged.at)
-            case TokenEvent() | ReasoningEvent() | CustomEvent():
+            case CustomEvent():
+                if event.name == SHARED_STATE:
+                    self._shared_at = logged.position
+                    self._change(logged, state, shared_state=apply_state(state.shared_state, event))
+            case TokenEvent() | ReasoningEvent():
                 pass
             case _:
                 assert_never(event)

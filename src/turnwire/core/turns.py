@@ -11,6 +11,7 @@ from turnwire.core.approvals import Resumption
 from turnwire.core.codec import now_ms
 from turnwire.core.events import AttachedFile, CitationEvent, ErrorEvent, InputMode, Joined, Outcome, RunsOn, Usage
 from turnwire.core.ids import new_id
+from turnwire.core.model_options import ModelOptions
 
 Phase = Literal["queued", "running", "waiting", "ended"]
 """A waiting turn is suspended for a person, and no worker runs it."""
@@ -47,7 +48,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
 
     `attachments` describe the files of the message; `read_file` returns their bytes. `metadata` is what the client's
-    application sent with the message, and no more to be trusted than the message.
+    application sent with the message, and no more to be trusted than the message. `model_options` are what it sent
+    about the model's answer.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     parent_turn_id: str | None = None
     attachments: tuple[AttachedFile, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    model_options: ModelOptions = ModelOptions()
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -178,6 +181,7 @@ class TurnState(Struct, kw_only=True, omit_defaults=True, gc=False):
     follow_ups: tuple[FollowUp, ...] = ()
     attachments: tuple[AttachedFile, ...] = ()
     joined: Joined | None = None
+    shared_state: Any = None
 
 
 _TITLE_LENGTH = 60

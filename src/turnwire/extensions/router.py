@@ -44,6 +44,7 @@ from turnwire.core.errors import (
 from turnwire.core.events import AttachedFile, Event
 from turnwire.core.files import Blob
 from turnwire.core.ids import new_id
+from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.core.turns import Turn, TurnState
 from turnwire.extensions.calls import Background, KernelLimits, call, reason
@@ -397,6 +398,8 @@ class ContextAgent:
         self._provide = provide
         self.takes_attachments = attachment_types(agent)
         self.takes_client_tools = takes_client_tools(agent)
+        self.takes_model_options = declared_options(agent)
+        self.output_schema = output_schema(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
         self.on_divergence: OnDivergence = "continue" if continues_diverged(agent) else "end"
         self.journal = keeps_journal(agent)

@@ -15,6 +15,7 @@ from turnwire.core.codec import clean_text
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
+from turnwire.core.model_options import AnswerFormat, ModelOptions, NamedTool
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import unfinished
@@ -43,6 +44,19 @@ def chat_request(
     if schema is not None:
         request["response_format"] = {"type": "json_schema", "json_schema": answer_schema(schema)}
     return request
+
+
+def chat_options(options: ModelOptions, *, is_openai: bool) -> dict[str, Any]:
+    """Return the fields of a request for a client's options. Only OpenAI's server has another name for `max_tokens`."""
+    choice, form = options.tool_choice, options.response_format
+    if isinstance(choice, NamedTool):
+        choice = {"type": "function", "function": {"name": choice.name}}
+    limit = "max_completion_tokens" if is_openai else "max_tokens"
+    fields = {**sampling_options(options), limit: options.max_tokens, "stop": list(options.stop) or None}
+    if form is not None:
+        schema = None if form.schema is None else {"type": "json_schema", "json_schema": format_schema(form)}
+        fields["response_format"] = schema or {"type": "json_object"}
+    return {name: value for name, value in {**fields, "tool_choice": choice}.items() if value is not None}
 
 
 def _message(message: Message, files: LoadedFiles) -> dict[str, Any]:
@@ -87,6 +101,16 @@ def arguments_json(call: ToolRequest) -> str:
 def answer_schema(schema: dict[str, Any]) -> dict[str, Any]:
     # Servers guarantee a `strict` schema, but refuse one that is not closed.
     return {"name": "answer", "schema": schema, "strict": _is_closed(schema)}
+
+
+def format_schema(form: AnswerFormat) -> dict[str, Any]:
+    """Return the schema of an answer as the client sent it."""
+    strict = {} if form.strict is None else {"strict": form.strict}
+    return {"name": form.name, "schema": form.schema, **strict}
+
+
+def sampling_options(options: ModelOptions) -> dict[str, Any]:
+    return {"temperature": options.temperature, "top_p": options.top_p}
 
 
 def _is_closed(schema: Any) -> bool:

@@ -10,17 +10,19 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.files import load_files
+from turnwire.core.model_options import ModelOptions
 from turnwire.core.turns import Message
 from turnwire.models.address import locate_model
-from turnwire.models.chat_completions import ChatReader, chat_request
+from turnwire.models.chat_completions import ChatReader, chat_options, chat_request
 from turnwire.models.contract import Piece, ToolSpec
 from turnwire.models.errors import explain
-from turnwire.models.responses import ResponsesReader, responses_request
+from turnwire.models.responses import ResponsesReader, responses_options, responses_request
 
 # Without these limits, an answer that never ends a line would fill the memory.
 MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -77,7 +79,10 @@ class OpenAIModel:
         # A malformed chunk raises some ValueError.
         self._errors = (openai.OpenAIError, ValueError)
         self._path = "/chat/completions" if api == "chat" else "/responses"
+        self.api: Literal["chat", "responses"] = api
+        self._is_openai = urlsplit(address.url).hostname == "api.openai.com"
         self._request = chat_request if api == "chat" else responses_request
+        self._options: dict[str, Any] = {}
         self._reader: Callable[[str], _StreamReader] = ChatReader if api == "chat" else ResponsesReader
         self._chunks = openai.AsyncStream[object]
 
@@ -85,6 +90,15 @@ class OpenAIModel:
         """Return another model of the same server. It shares the connections, so only one of the two is closed."""
         other = copy.copy(self)
         other.name = name
+        return other
+
+    def with_options(self, options: ModelOptions) -> "OpenAIModel":
+        """Return the same model with a client's options, but not its instructions. It shares the connections too."""
+        other = copy.copy(self)
+        if self.api == "chat":
+            other._options = chat_options(options, is_openai=self._is_openai)
+        else:
+            other._options = responses_options(options)
         return other
 
     async def stream(
@@ -96,6 +110,7 @@ class OpenAIModel:
         schema: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Piece]:
         request = self._request(self.name, instructions, messages, tools, schema, await load_files(messages))
+        request |= self._options
         reader = self._reader(self.name)
         try:
             # As plain objects: the package's own chunk classes take half a second to import and validate nothing.

@@ -14,8 +14,15 @@ from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
+from turnwire.core.model_options import ModelOptions, NamedTool
 from turnwire.core.turns import Message
-from turnwire.models.chat_completions import answer_schema, arguments_json, function_json
+from turnwire.models.chat_completions import (
+    answer_schema,
+    arguments_json,
+    format_schema,
+    function_json,
+    sampling_options,
+)
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import reported, unfinished
 
@@ -42,6 +49,18 @@ def responses_request(
     if schema is not None:
         request["text"] = {"format": {"type": "json_schema", **answer_schema(schema)}}
     return request
+
+
+def responses_options(options: ModelOptions) -> dict[str, Any]:
+    """Return the fields of a request for a client's options. This API has no `stop`, so no agent takes it here."""
+    choice, form = options.tool_choice, options.response_format
+    if isinstance(choice, NamedTool):
+        choice = {"type": "function", "name": choice.name}
+    fields = {**sampling_options(options), "max_output_tokens": options.max_tokens, "tool_choice": choice}
+    if form is not None:
+        schema = None if form.schema is None else {"type": "json_schema", **format_schema(form)}
+        fields["text"] = {"format": schema or {"type": "json_object"}}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _items(message: Message, files: LoadedFiles) -> Iterator[dict[str, Any]]:

@@ -38,6 +38,7 @@ class RetrievalAgent:
     """
 
     description = "Answers from documents, and cites its source for every sentence."
+    takes_model_options = False
 
     def __init__(self, searcher: Searcher, model: Model | None = None, notices: Notices = _no_notices) -> None:
         self._searcher = searcher

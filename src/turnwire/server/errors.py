@@ -15,6 +15,7 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.ClientToolsNotTakenError, 422),
     (errors.InvalidReplyError, 422),
     (errors.ModelNotTakenError, 422),
+    (errors.ModelOptionNotTakenError, 422),
     (errors.NotFoundError, 404),
     (errors.ApprovalConflictError, 409),
     (errors.ReplyConflictError, 409),
@@ -66,6 +67,8 @@ def _facts(error: errors.TurnwireError) -> dict[str, Any]:
         return {**budget, "resets_at": time_text(error.resets_at)}
     if isinstance(error, errors.InvalidReplyError):
         return {"fields": [{"field": error.field, "problem": error.problem}]}
+    if isinstance(error, errors.ModelOptionNotTakenError):
+        return {"fields": [{"field": error.option, "problem": error.problem}]}
     return {}
 
 

@@ -36,6 +36,7 @@ _MAX_PARAMETERS_BYTES = 16_384
 _MAX_TOOLS_BYTES = 131_072
 _MAX_KEY_LENGTH = 255
 _MAX_METADATA_BYTES = 16 * 1024
+_MAX_SCHEMA_BYTES = 64 * 1024
 
 
 class ClientToolBody(BaseModel):
@@ -71,6 +72,85 @@ def _check_tools(tools: list[ClientToolBody]) -> list[ClientToolBody]:
 
 
 ClientTools = Annotated[list[ClientToolBody], Field(max_length=MAX_CLIENT_TOOLS), AfterValidator(_check_tools)]
+
+
+class NamedToolBody(BaseModel):
+    """The tool that the model has to call."""
+
+    model_config = ConfigDict(title="NamedTool", extra="forbid")
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+class AnswerSchemaBody(BaseModel):
+    """A JSON schema of the answer, and what the model's server needs to know about it."""
+
+    model_config = ConfigDict(title="AnswerSchema", extra="ignore", populate_by_name=True)
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "answer"
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+    @field_validator("json_schema")
+    @classmethod
+    def _is_small(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        if len(ascii_json(schema)) > _MAX_SCHEMA_BYTES:
+            raise ValueError(f"the schema has more than {_MAX_SCHEMA_BYTES:,} bytes")
+        return schema
+
+
+class ResponseFormatBody(BaseModel):
+    """The form of the answer: JSON of a schema, any JSON object, or text."""
+
+    model_config = ConfigDict(title="ResponseFormat", extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: AnswerSchemaBody | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> "ResponseFormatBody":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("`json_schema` is given with the type `json_schema`, and with no other")
+        return self
+
+    def to_option(self) -> dict[str, Any] | None:
+        """Return the option of a turn; None for text."""
+        if self.json_schema is None:
+            return None if self.type == "text" else {"type": self.type}
+        schema = self.json_schema.model_dump(exclude_none=True, by_alias=True)
+        return {"type": self.type, "json_schema": schema}
+
+
+StopWord = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class ModelOptionsBody(BaseModel):
+    """How the model answers, for agents that take it from clients; for others it is a 422."""
+
+    model_config = ConfigDict(title="ModelOptions", extra="forbid")
+
+    instructions: Annotated[str, StringConstraints(max_length=100_000)] | None = Field(
+        None, description="Instructions after the agent's own; agents take them only if their operator allows it."
+    )
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    max_tokens: int | None = Field(None, ge=1, description="The most tokens of one answer of the model.")
+    stop: StopWord | Annotated[list[StopWord], Field(max_length=16)] | None = Field(
+        None, description="Texts at which the model stops."
+    )
+    tool_choice: Literal["auto", "none", "required"] | NamedToolBody | None = Field(
+        None, description="Whether the model must call a tool, or which, before it answers."
+    )
+    response_format: ResponseFormatBody | None = Field(None, description="The form of the answer, as OpenAI has it.")
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the options of a turn."""
+        options = self.model_dump(exclude_none=True, exclude={"response_format"})
+        if options.get("tool_choice") == "auto":
+            del options["tool_choice"]
+        if self.response_format is not None and (answer_format := self.response_format.to_option()) is not None:
+            options["response_format"] = answer_format
+        return options
 
 
 def _is_unicode(text: str) -> bool:
@@ -142,6 +222,7 @@ class MessageBody(BaseModel):
     )
     active_file: Any = Field(None, description="The file that an editor shows; the agent finds it in `metadata`.")
     tools: ClientTools = Field([], description="Tools that the client runs, for agents that take them.")
+    model_options: ModelOptionsBody | None = Field(None, description="How the model answers, for agents that take it.")
     attachment: Misnamed = None
     image: Misnamed = None
     images: Misnamed = None
@@ -181,6 +262,8 @@ class MessageBody(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         chosen = {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
+        if self.model_options is not None:
+            chosen |= self.model_options.to_options()
         if self.tools:
             chosen[CLIENT_TOOLS] = [tool.model_dump() for tool in self.tools]
         metadata = {**(self.metadata or {}), **({} if self.active_file is None else {"active_file": self.active_file})}

@@ -45,5 +45,11 @@ def adapt(built: ChatCompletionsAgent, *, max_turns: int) -> ChatCompletionsAgen
     return built
 
 
+def allow(built: ChatCompletionsAgent, options: bool | Collection[str]) -> ChatCompletionsAgent:
+    return ChatCompletionsAgent(
+        built.model, instructions=built.instructions, tools=built.tools.values(), takes_model_options=options
+    )
+
+
 async def close(built: ChatCompletionsAgent) -> None:
     await built.close()

@@ -107,6 +107,10 @@ def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
     return LangGraphAgent(built, config={"recursion_limit": 2 * max_turns})
 
 
+def allow(built: Any, options: bool | Collection[str]) -> LangGraphAgent:
+    return LangGraphAgent(built, takes_model_options=options)
+
+
 async def close(built: Any) -> None:
     await built.client.aclose()
     if built.checkpointer:

@@ -80,5 +80,9 @@ def adapt(built: Agent[Any], *, max_turns: int) -> OpenAIAgentsAgent:
     return OpenAIAgentsAgent(built, max_turns=max_turns)
 
 
+def allow(built: Agent[Any], options: bool | Collection[str]) -> OpenAIAgentsAgent:
+    return OpenAIAgentsAgent(built, takes_model_options=options)
+
+
 async def close(built: Agent[Any]) -> None:
     await built.model._client.close()  # type: ignore

@@ -70,5 +70,9 @@ def adapt(built: Agent[Any, Any], *, max_turns: int) -> PydanticAIAgent:
     return PydanticAIAgent(built, usage_limits=UsageLimits(request_limit=max_turns))
 
 
+def allow(built: Agent[Any, Any], options: bool | Collection[str]) -> PydanticAIAgent:
+    return PydanticAIAgent(built, takes_model_options=options)
+
+
 async def close(built: Agent[Any, Any]) -> None:
     await built.model.client.close()  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 import msgspec
@@ -35,14 +35,17 @@ from turnwire.agents.langgraph.memory import (
 )
 from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages, stream_steered
 from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
+from turnwire.agents.langgraph.options import POSSIBLE
 from turnwire.agents.langgraph.runner import install_hooks, set_recorder
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
 from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.emit import emit_state
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import current_journal
+from turnwire.core.model_options import chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.tools.invocation import plain
@@ -64,7 +67,10 @@ class LangGraphAgent:
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
-    that the model can read.
+    that the model can read. `takes_model_options` are the names of the model options that clients may send (see
+    `core.model_options`), by default none: allow those that the models of the graph have. `instructions` and
+    `response_format` cannot be given to a graph. `shared_state` names fields of the graph's state that clients see
+    while they change (see `emit_state`), and that the client's own state sets when a turn begins.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class LangGraphAgent:
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = False,
+        shared_state: Collection[str] = (),
         **options: Any,
     ) -> None:
         self.takes_attachments = takes_attachments
@@ -88,6 +96,8 @@ class LangGraphAgent:
         self.journal = on_crash == "resume"
         if self.journal:
             install_hooks()
+        self.takes_model_options = chosen_options(takes_model_options, POSSIBLE if self.journal else ())
+        self.output_schema = _declared_schema(runnable)
         self._idempotent = frozenset(idempotent)
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
@@ -96,6 +106,7 @@ class LangGraphAgent:
         self._to_resume = to_resume
         self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
         self._has_messages = keeps_messages(runnable)
+        self._shared = tuple(shared_state)
         self._options = options
 
     @property
@@ -133,7 +144,7 @@ class LangGraphAgent:
         recorder: RunRecorder | None = None
         if self.journal and (journal := current_journal()) is not None:
             offered = OfferedTools(self._runnable, client_tools(turn.options))
-            recorder = RunRecorder(journal, turn.id, listener, relay, offered)
+            recorder = RunRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
             handlers.append(ModelRecorder(recorder))
             set_recorder(recorder)
         config = self._run_config(turn, *handlers)
@@ -191,13 +202,14 @@ class LangGraphAgent:
             messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
             listener.has_answered = _has_text(turn)
             steps = sdk_messages(turn.progress, turn.id)
-            input = self._to_input(turn) if self._to_input else {"messages": [*messages, *steps]}
+            input = self._to_input(turn) if self._to_input else self._input_of(turn, [*messages, *steps])
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         if recorder is not None:
             graph = journal_nodes(recorder.extended(graph), recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
-        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=_MODES, subgraphs=True, **options)
+        modes = [*_MODES, "values"] if self._shared else _MODES
+        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=modes, subgraphs=True, **options)
         async with aclosing(stream) as items:
             async for space, mode, item in items:
                 if mode == "messages":
@@ -209,6 +221,9 @@ class LangGraphAgent:
                         async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
                             async for event in written:
                                 yield event
+                elif mode == "values":
+                    if not space:
+                        self._share(item)
                 elif mode == "custom" and isinstance(item, Flushed):
                     yield item
                 elif mode == "custom":
@@ -232,6 +247,19 @@ class LangGraphAgent:
             if listener.has_answered:
                 yield PARAGRAPH
             yield text
+
+    def _input_of(self, turn: Turn, messages: list[Any]) -> dict[str, Any]:
+        """Return the input of a graph: the messages, and the client's values of the fields that it shares."""
+        sent = fields_of(turn.options.get("state"))
+        return {**{name: sent[name] for name in self._shared if name in sent}, "messages": messages}
+
+    def _share(self, values: Any) -> None:
+        journal = current_journal()
+        if journal is not None and journal.is_replaying:
+            return  # The log has it, and what followed.
+        state = {name: plain(value) for name, value in fields_of(values).items() if name in self._shared}
+        if state:
+            emit_state(state)
 
     def _last_written(self, update: Any, last: object) -> object:
         """Return the graph's output so far: its last message, the structured response of an agent, or other fields."""
@@ -271,6 +299,23 @@ class LangGraphAgent:
                         yield unseen
         if not has_text and (text := _text_of_output(last)):
             yield text
+
+
+def _declared_schema(runnable: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of a graph's structured response; None if it has none."""
+    if "structured_response" not in getattr(runnable, "channels", {}):
+        return None
+    with suppress(Exception):  # Other fields of the state may have no schema.
+        properties = runnable.get_output_jsonschema()
+        schema = _inlined(properties["properties"]["structured_response"], properties.get("$defs", {}))
+        if schema.get("properties"):
+            return schema
+    return {"type": "object"}
+
+
+def _inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    return {**definitions.get(name, schema), "$defs": definitions}
 
 
 def _has_text(turn: Turn) -> bool:

@@ -36,6 +36,7 @@ from pydantic_core import to_jsonable_python
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
+from turnwire.agents.langgraph.options import add_to_call
 from turnwire.agents.langgraph.tools import OfferedTools
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import ReasoningEvent, TokenEvent, Usage
@@ -47,6 +48,7 @@ from turnwire.core.journal import (
     fingerprint,
     is_inside,
 )
+from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import plain
 
 T = TypeVar("T")
@@ -66,9 +68,11 @@ class RunRecorder:
         listener: GraphListener,
         relay: EventRelay,
         offered: OfferedTools | None = None,
+        options: ModelOptions | None = None,
     ) -> None:
         self.listener = listener
         self._offered = offered
+        self._options = options if options and options.names else None
         self._journal = journal
         self._turn_id = turn_id
         self._relay = relay
@@ -154,11 +158,18 @@ class RunRecorder:
         else:
             call.show()
 
-    def request_options(self, model: BaseChatModel, metadata: Metadata, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a model call, with the client's tools if the graph's own agent makes it."""
-        if self._offered is None or _outer_call.get() or self.listener.path_in(metadata):
-            return options
-        return self._offered.add_to_request(model, options)
+    def request_options(
+        self, model: BaseChatModel, metadata: Metadata, options: dict[str, Any], stop: Any, messages: Sequence[Any]
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the options and stop words of a model call, with the client's if the graph's own agent makes it."""
+        if _outer_call.get() or self.listener.path_in(metadata):
+            return options, stop
+        if self._offered is not None:
+            options = self._offered.add_to_request(model, options)
+        if self._options is not None:
+            has_called = bool(messages) and isinstance(messages[-1], ToolMessage)
+            options = add_to_call(self._options, model, options, has_called=has_called)
+        return options, options.pop("stop", stop)
 
     def drop_reply(self, run_id: UUID) -> None:
         """Forget a model call that was stopped."""

@@ -77,7 +77,7 @@ def _journaled_agenerate(generate: Any) -> Any:
         if recorder is None or run_manager is None:
             return await generate(self, messages, stop, run_manager, **kwargs)
         run_id = run_manager.run_id
-        kwargs = recorder.request_options(self, run_manager.metadata, kwargs)
+        kwargs, stop = recorder.request_options(self, run_manager.metadata, kwargs, stop, messages)
         call = await recorder.on_loop(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
         if not call.is_live:
             return recorder.recorded_reply(run_id, call)
@@ -93,7 +93,7 @@ def _journaled_generate(generate: Any) -> Any:
         if recorder is None or run_manager is None or recorder.is_on_loop:
             return generate(self, messages, stop, run_manager, **kwargs)
         run_id = run_manager.run_id
-        kwargs = recorder.request_options(self, run_manager.metadata, kwargs)
+        kwargs, stop = recorder.request_options(self, run_manager.metadata, kwargs, stop, messages)
         call = recorder.wait(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
         if not call.is_live:
             return recorder.recorded_reply(run_id, call)
@@ -110,8 +110,8 @@ def _journaled_astream(astream: Any) -> Any:
         recorder = _recorder.get()
         if recorder is not None:
             config = _with_run_id(config)
-            kwargs = recorder.request_options(self, config.get("metadata") or {}, kwargs)
             messages = self._convert_input(input).to_messages()
+            kwargs, stop = recorder.request_options(self, config.get("metadata") or {}, kwargs, stop, messages)
             begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
             if not (await recorder.on_loop(begin)).is_live:
                 yield _as_chunk(await self.ainvoke(input, config, stop=stop, **kwargs))
@@ -129,8 +129,8 @@ def _journaled_stream(stream: Any) -> Any:
         recorder = _recorder.get()
         if recorder is not None and not recorder.is_on_loop:
             config = _with_run_id(config)
-            kwargs = recorder.request_options(self, config.get("metadata") or {}, kwargs)
             messages = self._convert_input(input).to_messages()
+            kwargs, stop = recorder.request_options(self, config.get("metadata") or {}, kwargs, stop, messages)
             begin = recorder.begin_reply(config["run_id"], self, config.get("metadata") or {}, messages)
             if not recorder.wait(begin).is_live:
                 yield _as_chunk(self.invoke(input, config, stop=stop, **kwargs))

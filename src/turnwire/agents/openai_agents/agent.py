@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from agents import (
     Agent,
     Model,
@@ -28,6 +29,7 @@ from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, entered_run, read_item
 from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
+from turnwire.agents.openai_agents.options import declared_schema
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
 from turnwire.core.approvals import WaitForApproval
@@ -35,6 +37,7 @@ from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, chosen_options
 from turnwire.core.turns import Message, Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
@@ -55,7 +58,8 @@ class OpenAIAgentsAgent:
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
-    that the model can read.
+    that the model can read. `takes_model_options` are the names of the model options that clients may send (see
+    `core.model_options`), by default all but `instructions`; sub-agents do not get them.
     """
 
     takes_model = True
@@ -76,6 +80,7 @@ class OpenAIAgentsAgent:
         on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
     ) -> None:
         self.takes_attachments = takes_attachments
         self.journal = on_crash != "close"
@@ -92,6 +97,7 @@ class OpenAIAgentsAgent:
         # As with our other agents, a request for an unknown tool is answered with an error, and the run continues.
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
+        self.takes_model_options = chosen_options(takes_model_options, self._possible_options())
         self._runner = install_runner()
         install_client_tools()
 
@@ -104,6 +110,22 @@ class OpenAIAgentsAgent:
     def tool_names(self) -> frozenset[str]:
         """Return the names of the tools of all agents that a turn may be handed to."""
         return frozenset(tool.name for agent in reachable_agents(self._agent) for tool in agent.tools)
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the agent's output type; None if it answers with text."""
+        return declared_schema(self._agent)
+
+    def _possible_options(self) -> list[str]:
+        """Return the model options that the agents of a turn can be run with."""
+        agents = list(reachable_agents(self._agent))
+        models = [self._config.model or agent.model for agent in agents]
+        has_stop = all(isinstance(model, OpenAIChatCompletionsModel) for model in models)
+        # A model of another kind may ignore the format silently.
+        kinds = (OpenAIChatCompletionsModel, OpenAIResponsesModel, str, type(None))
+        has_format = all(isinstance(model, kinds) for model in models) and not any(map(declared_schema, agents))
+        impossible = {"stop": not has_stop, "response_format": not has_format}
+        return [name for name in OPTION_NAMES if not impossible.get(name)]
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
@@ -131,7 +153,10 @@ class OpenAIAgentsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
-        run.client_tools = client_tools(turn.options)
+        run.client_tools, run.model_options = client_tools(turn.options), turn.model_options
+        if "response_format" not in self.takes_model_options:
+            # The client wants the agent's own output type, which the SDK asks the model for.
+            run.model_options = msgspec.structs.replace(run.model_options, response_format=None)
         context = await self._make_context(turn)
         run.queue.changes = ContextChanges(context)
         session = await open_session(self._session(turn), turn, run) if self._session is not None else None

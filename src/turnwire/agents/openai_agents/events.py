@@ -42,6 +42,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.model_options import ModelOptions
 from turnwire.core.waits import ClientTool
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
@@ -128,6 +129,8 @@ class Run:
         self.session: Session | None = None
         self.client_tools: Sequence[ClientTool] = ()
         """The tools that the client runs, for the agents of the turn's own run."""
+        self.model_options = ModelOptions()
+        """The client's options, for the same agents."""
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
         self._requests: dict[str, tuple[str, str]] = {}

@@ -36,6 +36,7 @@ from turnwire.agents.openai_agents.events import (
     running_run,
 )
 from turnwire.agents.openai_agents.messages import with_inputs
+from turnwire.agents.openai_agents.options import request_settings, run_settings
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
 from turnwire.models.chat_completions import ChatReader
@@ -131,6 +132,9 @@ def start_run(
         model=WatchedModel(run, hooks, config),
         tool_error_formatter=error_formatter(run, config.tool_error_formatter),
     )
+    if run.model_options.names:
+        settings = config.model_settings or ModelSettings()
+        recorded = dataclasses.replace(recorded, model_settings=settings.resolve(run_settings(run.model_options)))
     run_options: dict[str, Any] = {**options, "hooks": hooks, "run_config": recorded}
     with entered_run(run):
         return runner.run_streamed(agent, input, **run_options)
@@ -167,6 +171,8 @@ class WatchedModel(Model):
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
         journal = self._run.queue.journal
+        if self._run.model_options.instructions:
+            system_instructions = self._run.model_options.extend(system_instructions or "")
         input = await with_inputs(self._run, input, options)
         if journal is None:
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
@@ -193,9 +199,12 @@ class WatchedModel(Model):
         name = _name(model)
         is_chat = isinstance(model, OpenAIChatCompletionsModel)
         if is_chat:
+            settings = settings.resolve(request_settings(self._run.model_options, is_chat=True))
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
             model = _with_recorded_chunks(model, self._run, ChatReader(name))
+        elif self._run.model_options.response_format:
+            settings = settings.resolve(request_settings(self._run.model_options, is_chat=False))
         self._run.begin_reply(is_value=self._answers_with_value())
         sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
         recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))

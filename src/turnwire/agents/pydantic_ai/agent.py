@@ -5,11 +5,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from copy import copy
 from typing import Any, cast
 
-from pydantic_ai import AgentStreamEvent, DeferredToolRequests
+from pydantic_ai import AgentStreamEvent, DeferredToolRequests, TextOutput
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.run import AgentRunResult
+from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
@@ -17,6 +18,7 @@ from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
+from turnwire.agents.pydantic_ai.options import has_stop, output_of, run_settings
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.core.approvals import WaitForApproval
@@ -24,6 +26,7 @@ from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
@@ -41,6 +44,8 @@ class PydanticAIAgent:
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
+    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    default all but `instructions`; agents that tools run do not get them.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class PydanticAIAgent:
         idempotent: Collection[str] = (),
         editable: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
         **run_options: Any,
     ) -> None:
         install_runner()
@@ -69,6 +75,8 @@ class PydanticAIAgent:
         if not _has_validators(agent):
             output_type: Any = run_options.get("output_type") or agent.output_type
             self._options["output_type"] = _with_requests(output_type)
+        self.output_schema = _declared_schema(agent, run_options.get("output_type"))
+        self.takes_model_options = chosen_options(takes_model_options, self._possible_options())
 
     @property
     def takes_client_tools(self) -> bool:
@@ -79,6 +87,19 @@ class PydanticAIAgent:
     def tool_names(self) -> frozenset[str]:
         """Return the names of the agent's own functions; those of other toolsets are known when it runs."""
         return function_names(self._agent)
+
+    def _possible_options(self) -> list[str]:
+        """Return the model options that the agent can be run with."""
+        is_fixed = callable(self._options.get("model_settings"))
+        impossible = {
+            "stop": is_fixed or not has_stop(self._options.get("model") or self._agent.model),
+            "temperature": is_fixed,
+            "top_p": is_fixed,
+            "max_tokens": is_fixed,
+            # An output type of the run replaces the agent's own, and the SDK refuses one beside output validators.
+            "response_format": self.output_schema is not None or _has_validators(self._agent),
+        }
+        return [name for name in OPTION_NAMES if not impossible.get(name)]
 
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
@@ -151,6 +172,7 @@ class PydanticAIAgent:
             **self._options,
             "capabilities": [*self._capabilities, listener],
         }
+        self._add_model_options(turn.model_options, options, listener)
         if offered := client_tools(turn.options):
             options["toolsets"] = [*(options.get("toolsets") or ()), client_toolset(offered)]
         if self._to_deps is not None:
@@ -163,6 +185,26 @@ class PydanticAIAgent:
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
             return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress], files)}
         return prompt_of(message, files), options
+
+    def _add_model_options(self, sent: ModelOptions, options: dict[str, Any], listener: RunListener) -> None:
+        listener.model_options = sent
+        if settings := run_settings(sent):
+            options["model_settings"] = merge_model_settings(options.get("model_settings"), settings)
+        if sent.instructions:
+            own: Any = options.get("instructions") or ()
+            options["instructions"] = [*(own if isinstance(own, list | tuple) else [own]), sent.instructions]
+        if sent.response_format and "response_format" in self.takes_model_options:
+            options["output_type"] = [output_of(sent.response_format), DeferredToolRequests]
+
+
+def _declared_schema(agent: AbstractAgent[Any, Any], output_type: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of the values that an agent answers with; None if it may answer with text."""
+    kinds: Any = output_type or agent.output_type
+    outputs = cast("list[Any]", kinds) if isinstance(kinds, list | tuple) else [kinds]
+    values = [kind for kind in outputs if kind is not DeferredToolRequests]
+    if not values or any(kind is str or isinstance(kind, TextOutput) for kind in values):
+        return None
+    return agent.output_json_schema(values)
 
 
 def _with_requests(output_type: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
 from turnwire.agents.pydantic_ai.messages import add_inputs
+from turnwire.agents.pydantic_ai.options import with_tool_choice
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import (
     CustomEvent,
@@ -34,6 +35,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import JournaledCall
+from turnwire.core.model_options import ModelOptions
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
@@ -52,6 +54,7 @@ class RunListener(AbstractCapability[Any]):
     path: Path = ()
     place: str = ""
     has_text: bool = False
+    model_options: ModelOptions = field(default_factory=ModelOptions)
     _begins_reply: bool = False
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
@@ -153,6 +156,7 @@ class RunListener(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, request_context: Any, handler: Any
     ) -> sdk.ModelResponse:
         journal = self.queue.journal
+        request_context = with_tool_choice(self.model_options, request_context)
         if journal is None:
             return await handler(request_context)
         await self.queue.flush()

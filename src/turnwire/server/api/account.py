@@ -11,6 +11,7 @@ from turnwire.core.contracts import (
     takes_attachments,
     takes_client_tools,
 )
+from turnwire.core.model_options import declared_options
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep
 from turnwire.server.auth import Caller
@@ -108,6 +109,7 @@ async def list_agents(services: ServicesDep, caller: Reading) -> Json:
                 "takes_attachments": takes_attachments(agent),
                 **({"attachment_types": types} if (types := attachment_types(agent)) else {}),
                 "takes_client_tools": takes_client_tools(agent),
+                **({"model_options": sorted(names)} if (names := declared_options(agent)) else {}),
                 "description": description_of(agent),
                 "starters": starters_of(agent),
             }

@@ -204,6 +204,7 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
     chain = _chain(turns)
     first = await services.store.next_turn(session.id, None)
     messages = list(_client_history(first)) if first else []
+    shared: Any = None
     for turn in chain:
         if turn.outcome == "joined":
             continue  # Its message is in the turn that it joined.
@@ -211,7 +212,8 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
         if turn.phase in ("waiting", "ended"):
             state = await turn_state(services.store, turn)
             messages += _assistant_messages(turn, state)
-    thread: dict[str, Any] = {"messages": messages, "activeRun": None}
+            shared = shared if state.shared_state is None else state.shared_state
+    thread: dict[str, Any] = {"messages": messages, "activeRun": None, **omit_none(state=shared)}
     if unfinished := await services.store.unfinished(session.id):
         thread.update(await _unfinished_run(services, unfinished[0], thread_id))
     return thread

@@ -62,6 +62,7 @@ from turnwire.wires.ag_ui.frames import (
     run_ended,
     run_suspended,
     run_usage,
+    shared_state,
     unanswered,
 )
 from turnwire.wires.framing import AnswerEvent, OpenWaits, answer_json, omit_none
@@ -169,6 +170,8 @@ class RunEncoder:
             case CitationEvent():
                 return self._custom(logged, "turnwire.citation")
             case CustomEvent():
+                if (shared := shared_state(event)) is not None:
+                    return [shared]
                 started = self._start_agents(path, position)
                 return [*started, custom(application_name(event.name), event.data, self._subagents.id_of(path))]
             case ToolCallEvent():

@@ -13,12 +13,14 @@ from turnwire.core.codec import ascii_json
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
+    CustomEvent,
     DoneEvent,
     ErrorEvent,
     QuestionEvent,
     ResponseEvent,
     Usage,
 )
+from turnwire.core.shared_state import state_change
 from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
 
 AgentPath = tuple[str, ...]
@@ -51,6 +53,16 @@ def custom(name: str, value: Any, agent: str | None = None) -> bytes:
 def application_name(name: str) -> str:
     """Return the name of an application's event, so that it cannot pass for one of Turnwire's."""
     return f"custom-{name}" if name.startswith("turnwire.") else name
+
+
+def shared_state(event: CustomEvent) -> bytes | None:
+    """Return the event of a state that the agent shares; None for any other event of an application."""
+    change = state_change(event)
+    if change is None:
+        return None
+    if change.snapshot is not None:
+        return event_json("STATE_SNAPSHOT", snapshot=change.snapshot)
+    return event_json("STATE_DELTA", delta=change.delta)
 
 
 # Runs

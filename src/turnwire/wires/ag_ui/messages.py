@@ -17,7 +17,7 @@ from turnwire.server.errors import HttpError
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
-_OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer")
+_OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer", "model_options")
 _FILE_PARTS = ("image", "audio", "video", "document", "binary")
 _IGNORED_ROLES = ("system", "developer", "activity", "reasoning")
 
@@ -118,7 +118,8 @@ class RunInput(BaseModel):
     forwarded_props: dict[str, Any] | None = Field(
         None,
         alias="forwardedProps",
-        description="May have the message options `agent`, `on_busy`, `on_disconnect`, `review`, `answer`.",
+        description="May have the message options `agent`, `on_busy`, `on_disconnect`, `review`, `answer`,"
+        " `model_options`.",
     )
 
     @field_validator("tools", mode="before")

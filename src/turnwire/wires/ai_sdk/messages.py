@@ -11,7 +11,7 @@ from turnwire.core.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import allows_origin, is_from_own_page
-from turnwire.server.messages import ClientId, ClientTools, Grace, WireMessageBody, parse_fields
+from turnwire.server.messages import ClientId, ClientTools, Grace, ModelOptionsBody, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
 from turnwire.wires.framing import omit_none, text_or_json
 
@@ -107,6 +107,8 @@ class ChatBody(BaseModel):
         [], description="Tools that the client runs, as in every message; or an object of them by name."
     )
 
+    model_options: ModelOptionsBody | None = Field(None, description="As in every message.")
+
     @field_validator("tools", mode="before")
     @classmethod
     def _named_tools(cls, tools: Any) -> Any:
@@ -171,6 +173,7 @@ def chat_message_body(
             "answer": body.answer,
             "metadata": body.metadata or None,
             "tools": [tool.model_dump() for tool in body.tools],
+            "model_options": body.model_options,
             "extra_options": options,
         },
     )

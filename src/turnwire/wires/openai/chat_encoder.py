@@ -61,12 +61,15 @@ class OpenAIChat:
     heartbeat = b": hb\n"
     opening = b""
 
-    def __init__(self, *, include_usage: bool = False) -> None:
+    def __init__(self, *, include_usage: bool = False, is_limited: bool = False) -> None:
+        """With `is_limited` the client has set `max_tokens`, and an answer that is cut off there is no failure."""
         self._include_usage = include_usage
-        self.key = f"{self.name}?include_usage" if include_usage else self.name
+        self._is_limited = is_limited
+        options = [*(["include_usage"] if include_usage else []), *(["is_limited"] if is_limited else [])]
+        self.key = f"{self.name}?{'&'.join(options)}" if options else self.name
 
     def encoder(self) -> Encoder:
-        return _CompletionEncoder(self._include_usage)
+        return _CompletionEncoder(self._include_usage, self._is_limited)
 
     def control(self, control: Control) -> None:
         """Return None: the protocol has no control messages."""
@@ -75,8 +78,9 @@ class OpenAIChat:
 class _CompletionEncoder:
     takes_heartbeat = True
 
-    def __init__(self, include_usage: bool) -> None:
+    def __init__(self, include_usage: bool, is_limited: bool) -> None:
         self._include_usage = include_usage
+        self._is_limited = is_limited
         self._turn_id = ""
         self._head: dict[str, Any] = {}
         self._delta_prefix = self._delta_suffix = b""
@@ -138,6 +142,8 @@ class _CompletionEncoder:
             case DoneEvent(outcome="completed" | "joined"):
                 return self._finish("stop")
             case DoneEvent(outcome="cancelled"):
+                return self._finish("length")
+            case DoneEvent() if self._is_limited and is_cut_off(self._error):
                 return self._finish("length")
             case DoneEvent():
                 return _error_frame(self._error or ErrorEvent(TURN_FAILED, "turn_failed"))
@@ -210,6 +216,11 @@ def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
         "usage": _usage_object(state.usage or Usage()),
     }
+
+
+def is_cut_off(error: ErrorEvent | None) -> bool:
+    """Return True for the error of a model's reply that reached its limit of tokens."""
+    return error is not None and error.code == "truncated"
 
 
 def parse_call_id(text: str) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ agent's history in a session without turns; in any other session its turns are.
 
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError
+from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
@@ -18,14 +18,16 @@ from turnwire.server.streams.resume import START, ResumePoint, find_last_segment
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn
 from turnwire.wires.framing import TURN_FAILED
-from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
+from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, is_cut_off, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
     client_functions,
+    format_options,
     invalid,
     openai_error,
+    option_not_taken,
     parse_completion_body,
     prompt_body,
     read_messages,
@@ -51,7 +53,8 @@ async def create(request: Request, services: Services) -> Stream | None:
     body = parse_completion_body(await request.json_body())
     conversation = read_messages(body.messages)
     if body.stream:
-        wire = OpenAIChat(include_usage=bool((body.stream_options or {}).get("include_usage")))
+        include_usage = bool((body.stream_options or {}).get("include_usage"))
+        wire = OpenAIChat(include_usage=include_usage, is_limited=_is_limited(body))
         with services.streams.room(request.caller.principal):
             record, created = await _begin(request, services, body, conversation)
             point = await _point(services, record, wire, conversation, created)
@@ -61,10 +64,15 @@ async def create(request: Request, services: Services) -> Stream | None:
         answer = await settled_turn(services, request, record)
     if answer is not None:
         record, state = answer
-        _raise_failure(state)
+        if not (_is_limited(body) and is_cut_off(state.error)):
+            _raise_failure(state)
         result = completion(state, record.created_at // 1000, _start(state, conversation))
         await request.respond_json(200, result, turn_headers(record))
     return None
+
+
+def _is_limited(body: CompletionBody) -> bool:
+    return body.max_tokens is not None or body.max_completion_tokens is not None
 
 
 async def _point(
@@ -86,6 +94,7 @@ async def _begin(
         return await _continue(request, services, conversation), False
     session_id = _session_id(request)
     options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
+    options |= format_options(body)
     if conversation.instructions:
         options["instructions"] = "\n\n".join(conversation.instructions)
     prompt = prompt_body(
@@ -98,14 +107,17 @@ async def _begin(
         tools=client_functions(body),
     )
     before = await last_turn(services, request.caller, session_id)
-    accepted = await start_turn(
-        services,
-        request.caller.principal,
-        interrupting(prompt, before),
-        request.idempotency_key,
-        history=() if before else conversation.history,
-        history_files=() if before else conversation.history_files,
-    )
+    try:
+        accepted = await start_turn(
+            services,
+            request.caller.principal,
+            interrupting(prompt, before),
+            request.idempotency_key,
+            history=() if before else conversation.history,
+            history_files=() if before else conversation.history_files,
+        )
+    except ModelOptionNotTakenError as error:
+        raise option_not_taken(error, body) from None
     return accepted.record, accepted.created
 
 

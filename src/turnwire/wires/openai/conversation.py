@@ -6,7 +6,7 @@ HTTP routes and sockets share this module, which knows of HTTP only the errors.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import Message, TurnRecord
 from turnwire.server.auth import Caller
@@ -17,6 +17,7 @@ from turnwire.server.turns import start_turn
 from turnwire.wires.openai.chat_encoder import parse_call_id
 from turnwire.wires.openai.frames import (
     ECHOED,
+    SERVER_CALLS,
     call_of_request,
     parse_response_id,
 )
@@ -26,7 +27,9 @@ from turnwire.wires.openai.messages import (
     PromptBody,
     ResponseBody,
     client_functions,
+    format_options,
     invalid,
+    option_not_taken,
     prompt_body,
     read_input,
 )
@@ -74,17 +77,21 @@ async def begin_response(
     if conversation.approvals or conversation.results:
         return (*await _answer(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
-    prompt = _prompt(body, conversation, agent, before)
+    form = "mcp_call" if "mcp_call" in (body.include or ()) else services.settings.openai_server_calls
+    prompt = _prompt(body, conversation, agent, before, {SERVER_CALLS: form} if form == "mcp_call" else {})
     parent = before if body.previous_response_id else None
-    accepted = await start_turn(
-        services,
-        caller.principal,
-        prompt,
-        idempotency_key,
-        parent=parent,
-        history=history,
-        history_files=conversation.history_files if history else (),
-    )
+    try:
+        accepted = await start_turn(
+            services,
+            caller.principal,
+            prompt,
+            idempotency_key,
+            parent=parent,
+            history=history,
+            history_files=conversation.history_files if history else (),
+        )
+    except ModelOptionNotTakenError as error:
+        raise option_not_taken(error, body) from None
     return accepted.record, OpenAIResponses(accepted.record.options), accepted.created
 
 
@@ -124,7 +131,11 @@ def _conversation_id(body: ResponseBody) -> str | None:
 
 
 def _prompt(
-    body: ResponseBody, conversation: ClientConversation, agent: str | None, before: TurnRecord | None
+    body: ResponseBody,
+    conversation: ClientConversation,
+    agent: str | None,
+    before: TurnRecord | None,
+    more: Mapping[str, Any],
 ) -> PromptBody:
     message, conversation_id = conversation.message or "", _conversation_id(body)
     attachments = conversation.attachments
@@ -137,6 +148,7 @@ def _prompt(
     options: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
     options["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
     options["conversation"] = conversation_id and {"id": conversation_id}
+    options |= {**format_options(body), **more}
     prompt = prompt_body(
         message,
         session_id=before.session_id if before else conversation_id,

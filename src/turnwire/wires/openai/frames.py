@@ -48,7 +48,10 @@ ECHOED: Mapping[str, Any] = {
 }
 """The fields of a request that its response repeats, with their defaults."""
 
+SERVER_CALLS = "server_calls"
+"""The option of a turn whose responses show the tools of the server as `mcp_call` in any case."""
 _RESPONSE_ID = re.compile(r"resp_([A-Za-z0-9.:@-]{1,128}?)(?:_([2-9]|[1-9][0-9]{1,3}))?")
+_INCOMPLETE = {"cancelled": "cancelled", "incomplete": "max_output_tokens"}
 _APPROVAL_PREFIX = "mcpr_"
 _DELTA = (
     b"event: response.output_text.delta\n"
@@ -86,9 +89,9 @@ def new_resource(turn_id: str, agent: str, at: int, echo: Mapping[str, Any], seg
         "incomplete_details": None,
         "usage": None,
         **ECHOED,
-        **{name: value for name, value in echo.items() if name != "tools"},
+        **{name: value for name, value in echo.items() if name in ECHOED},
         **({"previous_response_id": response_id(turn_id, segment - 1)} if segment > 1 else {}),
-        "text": {"format": {"type": "text"}},
+        "text": {"format": echo.get("format") or {"type": "text"}},
         "tools": echo.get("tools", []),
         "store": True,
     }
@@ -104,7 +107,7 @@ def ended_resource(
         "output": output,
         "usage": _usage_object(usage or Usage()),
         "error": {"code": error.code, "message": error.error} if error else None,
-        "incomplete_details": {"reason": "cancelled"} if status == "cancelled" else None,
+        "incomplete_details": {"reason": reason} if (reason := _INCOMPLETE.get(status)) else None,
     }
 
 
@@ -200,9 +203,13 @@ def server_call_item(item_id: str, agent: str, args: dict[str, Any], result: Too
         "name": result.tool,
         "arguments": _arguments(args),
         "output": output if result.success else None,
-        "error": None if result.success else output,
+        "error": None if result.success else _execution_error(output),
         "status": "completed" if result.success else "failed",
     }
+
+
+def _execution_error(text: str) -> Item:
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def output_item(turn_id: str, result: ToolResultEvent) -> Item:
@@ -216,6 +223,13 @@ def echoed_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     echoed = {name: value for name, value in options.items() if name in ECHOED}
     if tools := client_tools(options):
         echoed["tools"] = [{"type": "function", **msgspec.to_builtins(tool), "strict": False} for tool in tools]
+    # Names of the protocol's have no such key, so it is not repeated.
+    if options.get(SERVER_CALLS) == "mcp_call" or "tools" in echoed:
+        echoed[SERVER_CALLS] = "mcp_call"
+    if isinstance(choice := echoed.get("tool_choice"), dict):
+        echoed["tool_choice"] = {"type": "function", **choice}
+    if answer_format := options.get("response_format"):
+        echoed["format"] = {"type": answer_format["type"], **answer_format.get("json_schema", {})}
     return echoed
 
 

@@ -10,11 +10,12 @@ from msgspec import Meta, Struct
 from pydantic import BaseModel, Field
 
 from turnwire.core.codec import clean_text
+from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.core.waits import CLIENT_TOOLS
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, parse_fields, parse_json
+from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json
 from turnwire.wires.openai.chat_encoder import parse_call_id
 
 _STATUSES = {
@@ -42,6 +43,18 @@ def invalid(param: str, message: str, code: str = "invalid_request") -> HttpErro
     return HttpError(400, code, f"{param}: {message}", param=param)
 
 
+def option_not_taken(error: ModelOptionNotTakenError, body: "ResponseBody | CompletionBody") -> HttpError:
+    """Return a 400 for a model option, under the name that the client has for it."""
+    if isinstance(body, ResponseBody):
+        names = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
+    else:
+        names = {"instructions": "messages"}
+        if body.max_tokens is None:
+            names["max_tokens"] = "max_completion_tokens"
+    code = "unsupported_content" if error.option == "response_format" else error.code
+    return invalid(names.get(error.option, error.option), error.problem, code)
+
+
 def openai_error(error: HttpError) -> HttpError:
     """Return an error as OpenAI's clients expect it."""
     status = _STATUSES.get(error.code, 400 if error.status in (416, 422) else error.status)
@@ -67,6 +80,7 @@ class ResponseBody(BaseModel):
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
+    include: list[Any] | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     temperature: float | None = None
     top_p: float | None = None
@@ -105,6 +119,7 @@ class CompletionBody(BaseModel):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     reasoning_effort: str | None = None
+    stop: str | list[str] | None = None
     user: str | None = None
 
 
@@ -133,7 +148,6 @@ class PromptBody(MessageBody):
 def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
     """Parse the body of a request or a socket's message. Raise HttpError 4xx."""
     body = parse_json(ResponseBody, data) if isinstance(data, bytes) else parse_fields(ResponseBody, data)
-    _refuse_formats("text.format", (body.text or {}).get("format"))
     if body.store is False:
         raise invalid("store", "responses are kept in a log; leave it out, and delete the response when you have it")
     return body
@@ -142,7 +156,6 @@ def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
 def parse_completion_body(data: bytes) -> CompletionBody:
     """Raise HttpError 4xx."""
     body = parse_json(CompletionBody, data)
-    _refuse_formats("response_format", body.response_format)
     if body.n not in (None, 1):
         raise invalid("n", "only one answer is supported; send 1 or leave it out")
     return body
@@ -175,10 +188,47 @@ def prompt_body(
     )
 
 
-def _refuse_formats(param: str, output_format: Any) -> None:
-    kind = cast("dict[str, Any]", output_format).get("type", "text") if isinstance(output_format, dict) else "text"
-    if kind != "text":
-        raise invalid(param, f"the format {kind!r} is not supported; answers are text", "unsupported_content")
+def format_options(body: ResponseBody | CompletionBody) -> dict[str, Any]:
+    """Return the options of a turn for the form of its answer, its stop words and its choice of tools.
+
+    The choice keeps the form in which the client sent it. Raise HttpError 400.
+    """
+    is_chat = isinstance(body, CompletionBody)
+    param = "response_format" if is_chat else "text.format"
+    sent: Any = body.response_format if is_chat else (body.text or {}).get("format")
+    fields = {"response_format": sent if is_chat else _chat_format(sent), "stop": body.stop if is_chat else None}
+    try:
+        options = parse_fields(ModelOptionsBody, fields).to_options()
+    except HttpError as error:
+        is_stop = str(error).startswith("stop")
+        raise invalid("stop" if is_stop else param, str(error), "unsupported_content") from None
+    if body.tool_choice not in (None, "auto"):
+        _check_choice(body.tool_choice)
+        options["tool_choice"] = body.tool_choice
+    return options
+
+
+def _chat_format(answer_format: Any) -> Any:
+    """Return the format of a response in the form of Chat Completions, which turns keep."""
+    if not isinstance(answer_format, dict):
+        return answer_format
+    fields = cast("dict[str, Any]", answer_format)
+    if fields.get("type") != "json_schema":
+        return fields
+    schema = {name: fields[name] for name in ("name", "schema", "strict") if name in fields}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _check_choice(choice: Any) -> None:
+    if isinstance(choice, dict):
+        fields = cast("dict[str, Any]", choice)
+        function = _fields(fields.get("function")) or fields
+        if fields.get("type") == "function" and isinstance(function.get("name"), str):
+            return
+    elif choice in ("none", "required"):
+        return
+    message = "send `auto`, `none`, `required`, or one function by its name"
+    raise invalid("tool_choice", message, "unsupported_content")
 
 
 # Tools that the client runs
@@ -187,8 +237,6 @@ def _refuse_formats(param: str, output_format: Any) -> None:
 def client_functions(body: ResponseBody | CompletionBody) -> list[dict[str, Any]]:
     """Return the functions that a body declares, as a message declares tools. Raise HttpError 400."""
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
-    if functions and body.tool_choice not in (None, "auto", "none"):
-        raise invalid("tool_choice", "the agent chooses its tools; send `auto` or `none`", "unsupported_content")
     return [] if body.tool_choice == "none" else functions
 
 
@@ -253,12 +301,20 @@ def read_input(value: Any) -> ClientConversation:
                 parser.approvals.append(_approval(item, param))
             case "mcp_call":
                 parser.add_calls([_call(item, item.get("id"), param)])
-                parser.add_result(item.get("id"), str(item.get("output") or item.get("error") or ""), param)
+                parser.add_result(item.get("id"), str(item.get("output") or _error_text(item.get("error"))), param)
             case _ if kind in _IGNORED_ITEMS:
                 pass
             case _:
                 raise invalid(param, f"items of type {kind!r} are not supported", "unsupported_content")
     return parser.conversation("input")
+
+
+def _error_text(error: Any) -> str:
+    """Return the text of the error of a call that the server has run: a string, or an object with parts of text."""
+    parts: Any = _fields(error).get("content")
+    if not isinstance(parts, list):
+        return str(_fields(error).get("message") or error or "")
+    return "".join(str(_fields(part).get("text") or "") for part in cast("list[Any]", parts))
 
 
 def read_messages(value: Any) -> ClientConversation:

@@ -9,7 +9,7 @@ request, a question as text) and continues in another response. So a turn has on
 times, and the `segment` says which of them is sent.
 
 A client runs every `function_call` that it gets. So a response to a request with functions has the calls that the
-server runs as `mcp_call`.
+server runs as `mcp_call`; and so has any other response, if the setting or the request says so.
 """
 
 import hashlib
@@ -51,8 +51,9 @@ from turnwire.core.events import (
 )
 from turnwire.core.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
-from turnwire.wires.openai.chat_encoder import question_text, waiting_call_id
+from turnwire.wires.openai.chat_encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.frames import (
+    SERVER_CALLS,
     Output,
     call_item,
     echoed_fields,
@@ -173,6 +174,8 @@ class ResponsesEncoder:
 
     def _finish(self, outcome: Outcome) -> None:
         self._end = kind, status = _ENDS[outcome]
+        if status == "failed" and "max_output_tokens" in self._echo and is_cut_off(self._error):
+            self._end = kind, status = "response.incomplete", "incomplete"
         self._output.emit(kind, response=self._as_ended(status))
         self._output.emit_raw(DONE)
 
@@ -259,7 +262,7 @@ class ResponsesEncoder:
     def _add_call(self, event: ToolCallEvent, position: int) -> None:
         if event.runs_on == "client":
             call_id = waiting_call_id(self._turn_id, event.call_id)
-        elif "tools" in self._echo:
+        elif SERVER_CALLS in self._echo:
             self._server_calls[event.call_id] = event.args
             return
         else:
@@ -269,7 +272,7 @@ class ResponsesEncoder:
     def _add_result(self, event: ToolResultEvent, position: int) -> None:
         if event.call_id in self._client_calls:
             return  # The client has sent it.
-        if "tools" in self._echo:
+        if SERVER_CALLS in self._echo:
             args = self._server_calls.pop(event.call_id, {})
             self._output.add(server_call_item(self._item_id("mcp", position), self._agent, args, event))
             return
