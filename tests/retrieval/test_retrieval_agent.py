@@ -199,6 +199,24 @@ async def test_text_stream_has_three_phases(serve: Serve, model: OpenAIModel, mo
     assert response_event == ["Green tea is brewed at eighty degrees", "Hotter water makes it bitter"]
 
 
+async def test_options_of_a_client_are_for_the_call_that_writes(
+    serve: Serve, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    options = {"temperature": 0.2, "max_tokens": 300}
+    body = {"message": GREEN, "model_options": options}
+    async with serve() as server:
+        quoted = await server.http.post("/chat", json=body)
+        assert (quoted.status_code, quoted.json()["mode"]) == (200, "extractive")
+        refused = await server.http.post("/chat", json={"message": GREEN, "model_options": {"instructions": "Rhyme."}})
+        assert error_of(refused)["code"] == "model_option_not_taken"
+    model_server.plan(*whole_turn())
+    async with serve(model) as server:
+        assert (await server.http.post("/chat", json=body)).json()["content"] == ANSWER
+    *others, writes = [[sent.get(name) for name in options] for sent in model_server.bodies]
+    assert writes == [0.2, 300]
+    assert others == [[None, None]] * 3
+
+
 async def test_older_json_route_takes_its_older_names(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:

@@ -12,6 +12,7 @@ from turnwire.core.errors import ModelError
 from turnwire.core.events import Event, ResponseEvent, StatusEvent
 from turnwire.core.turns import Message, Turn
 from turnwire.models.contract import Model
+from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.collection import LIMIT, AgentLoop, EvidenceCollector, collect_evidence, match_question
 from turnwire.retrieval.index.contract import DocumentLibrary
@@ -35,10 +36,12 @@ class RetrievalAgent:
     Options of a turn: `review` (default true) and `answer`, "synthesis" (default) or "direct". A direct answer is the
     model's own text after its searches, instead of a second call that writes from the evidence. `notices` yields
     status texts before a turn, such as that documents are still being read.
+
+    The model options are for the model that writes the answer. Without a model nothing is written, so they are met.
     """
 
     description = "Answers from documents, and cites its source for every sentence."
-    takes_model_options = False
+    takes_model_options = ("temperature", "top_p", "max_tokens")
 
     def __init__(self, searcher: Searcher, model: Model | None = None, notices: Notices = _no_notices) -> None:
         self._searcher = searcher
@@ -59,7 +62,7 @@ class RetrievalAgent:
         began = time.perf_counter()
         retrieved: float | None = None
         if self._model is not None and turn.options.get("answer") == "direct":
-            pieces = self._answer_directly(turn, self._model)
+            pieces = self._answer_directly(turn, _writer(self._model, turn))
         else:
             result = await collect_evidence(
                 turn.message,
@@ -71,7 +74,8 @@ class RetrievalAgent:
                 event_sink=_emit,
             )
             retrieved = time.perf_counter()
-            pieces = stream_synthesis(result, model=self._model, history=turn.history)
+            model = _writer(self._model, turn) if self._model is not None else None
+            pieces = stream_synthesis(result, model=model, history=turn.history)
         async for piece in pieces:
             if retrieved is None and isinstance(piece, str | ResponseEvent):
                 retrieved = time.perf_counter()  # A model that leads has ended its search with its first word.
@@ -115,6 +119,11 @@ class RetrievalAgent:
             fallback = stream_synthesis(result, model=model, history=turn.history)
         async for piece in fallback:
             yield piece
+
+
+def _writer(model: Model, turn: Turn) -> Model:
+    """Return the model with the client's options."""
+    return model.with_options(turn.model_options) if isinstance(model, OpenAIModel) else model
 
 
 async def _emit(event: Event) -> None:
