@@ -22,9 +22,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.contracts.stores import backend, store
 from tests.parallel import pytest_addoption, pytest_runtestloop
+from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
 
-__all__ = ["backend", "pytest_addoption", "pytest_runtestloop", "store"]
+__all__ = [
+    *("backend", "pytest_addoption", "pytest_generate_tests", "pytest_runtestloop", "store", "store_of_servers"),
+]
 
 HERE = Path(__file__).parent
 NEEDS = {

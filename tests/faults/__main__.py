@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
 from tests.faults.channel_campaign import run_channel_campaign
 from tests.faults.checks import TAKEOVER_SECONDS
+from tests.faults.neighbour_campaign import NOISE, NeighbourVerdict, run_neighbour_campaign
 from tests.faults.office_campaign import OfficeVerdict, StoreName, office_sdks, run_office_campaign
 
 
@@ -19,6 +20,8 @@ def main() -> int:
         return run_against_agents(options)
     if options.channels:
         return run_against_channels(options)
+    if options.neighbour:
+        return run_with_neighbour(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
     print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
@@ -91,6 +94,35 @@ def run_against_channels(options: argparse.Namespace) -> int:
     return 1 if verdict.broken else 0
 
 
+def run_with_neighbour(options: argparse.Namespace) -> int:
+    """Measure a principal while another one makes noise."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"the server's own log is in {folder}", flush=True)
+    phases = max(1, round(options.minutes * 60 / (2 * options.phase)))
+    verdict = asyncio.run(
+        run_neighbour_campaign(
+            options.store,
+            folder=folder,
+            phases=phases,
+            seconds=options.phase,
+            report=lambda text: print(f"  {text}", flush=True),
+            kinds=options.only.split(",") if options.only else (*NOISE,),
+        )
+    )
+    print_neighbour_report(verdict)
+    return 1 if verdict.broken else 0
+
+
+def print_neighbour_report(verdict: NeighbourVerdict) -> None:
+    print(f"\n{verdict.store}: {len(verdict.quiet.post)} quiet and {len(verdict.noisy.post)} noisy turns")
+    print("| p95 | quiet | noisy | ratio |\n| --- | --- | --- | --- |")
+    for name, (quiet, noisy, ratio) in verdict.ratios().items():
+        print(f"| {name} | {quiet * 1000:.1f} ms | {noisy * 1000:.1f} ms | {ratio:.2f} |")
+    print(f"noise: {', '.join(f'{count} × {kind}' for kind, count in sorted(verdict.noise.items()))}")
+    for violation in verdict.broken:
+        print(f"VIOLATION: {violation}", flush=True)
+
+
 def print_office_report(verdict: OfficeVerdict) -> None:
     rows: list[tuple[str, object]] = [
         ("kill -9", verdict.kills),
@@ -160,6 +192,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--agents", action="store_true", help="kill servers with agents of each SDK, over each store")
     parser.add_argument(
         "--channels", action="store_true", help="kill the server that runs the Telegram channel, on PostgreSQL"
+    )
+    parser.add_argument(
+        "--neighbour", action="store_true", help="measure a principal while another one makes noise, over --store"
+    )
+    parser.add_argument("--phase", type=float, default=10.0, help="with --neighbour: seconds of a phase (default: 10)")
+    parser.add_argument(
+        "--store", choices=("postgres", "sqlite"), default="postgres", help="the store of the servers (default: postgres)"
     )
     parser.add_argument(
         "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"

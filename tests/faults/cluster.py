@@ -26,7 +26,7 @@ START_SECONDS = 30.0
 _STALL_SECONDS = 0.6
 _DISK_MEGABYTES = 400
 _ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "lease": LEASE,
     "heartbeat": 0.5,
@@ -90,7 +90,7 @@ class ServerProcess:
         with (self._folder / f"node{self.number}.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self.module),
-                cwd=_ROOT,
+                cwd=ROOT,
                 env={**inherited, **variables, **self.variables()},
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
+from tests.server.socket_client import talking
 from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
 from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
 from turnwire.cli.web_server import GuardedProtocol
@@ -252,6 +253,8 @@ async def test_row_18_nul_characters_are_refused_as_invalid(server: Served) -> N
         await server.http.patch(f"/v1/sessions/{session}", json={"title": "a\x00b"}),
     ):
         assert error_of(refused, 422)["code"] == "invalid_request"
+    async with talking(server) as talk:
+        assert await talk.refused("start", message="Hello", idempotency_key="a\x00b") == "invalid_request"
 
 
 async def test_json_answers_are_not_stored_by_caches(server: Served, puppet: Puppet) -> None:

@@ -166,8 +166,10 @@ class Cycle:
 Cycle.__module__ = "uvicorn.protocols.http.scripted"
 
 
-@pytest.mark.parametrize("kind", ["turn", "session"])
-async def test_stream_opened_while_draining_is_started_and_ended(server: Served, puppet: Puppet, kind: str) -> None:
+@pytest.mark.parametrize("source_kind", ["turn", "session"])
+async def test_stream_opened_while_draining_is_started_and_ended(
+    server: Served, puppet: Puppet, source_kind: str
+) -> None:
     turn_id = await server.start()
     await puppet.part()
     services, wire, cycle = server.turnwire.services, SseChat(), Cycle()
@@ -175,7 +177,7 @@ async def test_stream_opened_while_draining_is_started_and_ended(server: Served,
     services.streams.drain()
     request = Request({"path": "/", "headers": []}, cycle.receive, cycle.send)
     request.caller = Caller("local", ())
-    if kind == "turn":
+    if source_kind == "turn":
         stream = stream_turn(request, services, record, wire, START)
     else:
         source = SessionSource(services.store, record.session_id, None, 0, wire.session_encoder)

@@ -1,6 +1,7 @@
 """Sessions, API keys and the outbox: plain tables, read on the readers' threads, written through the writer."""
 
 import sqlite3
+from itertools import chain
 from typing import Any
 
 from turnwire.core.contracts import ApiKey, Notice
@@ -17,6 +18,7 @@ from turnwire.stores.sqlite.rows import (
     session_from,
     turn_from,
 )
+from turnwire.stores.sqlite.schema import mentions
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _NUMBER = "(SELECT number FROM turn WHERE id = ?)"
@@ -45,11 +47,11 @@ class SqliteRegistry:
         where = "principal = ?"
         values: list[Any] = [principal]
         if search:
-            where += (
-                " AND (mentions(title, ?) OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
-                " AND (mentions(message, ?) OR mentions(answer, ?))))"
-            )
-            values += [search.casefold()] * 3
+            conditions, terms = zip(*(mentions(column, search) for column in ("title", "message", "answer")), strict=True)
+            in_title, in_message, in_answer = conditions
+            in_turns = f"SELECT 1 FROM turn WHERE session_id = session.id AND ({in_message} OR {in_answer})"
+            where += f" AND ({in_title} OR EXISTS ({in_turns}))"
+            values += chain.from_iterable(terms)
 
         def run(connection: sqlite3.Connection) -> list[Any]:
             last = _find(connection, principal, before) if before is not None else None
