@@ -20,9 +20,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.contracts.stores import backend, store
-from tests.parallel import pytest_addoption, pytest_runtestloop
-from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
 
 __all__ = [

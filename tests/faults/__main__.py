@@ -10,8 +10,9 @@ from pathlib import Path
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
 from tests.faults.channel_campaign import run_channel_campaign
 from tests.faults.checks import TAKEOVER_SECONDS
+from tests.faults.cluster import StoreName
 from tests.faults.neighbour_campaign import NOISE, NeighbourVerdict, run_neighbour_campaign
-from tests.faults.office_campaign import OfficeVerdict, StoreName, office_sdks, run_office_campaign
+from tests.faults.office_campaign import OfficeVerdict, office_sdks, run_office_campaign
 
 
 def main() -> int:
@@ -23,14 +24,16 @@ def main() -> int:
     if options.neighbour:
         return run_with_neighbour(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
-    print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
+    workers = options.workers if options.store == "postgres" else 1
+    print(f"seed {options.seed}; {options.store}, {workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
         run_campaign(
             seconds=options.minutes * 60,
             seed=options.seed,
-            workers=options.workers,
+            workers=workers,
             folder=folder,
             pace=options.pace,
+            store=options.store,
             faults=options.only.split(",") if options.only else None,
             takeover_seconds=options.takeover,
             report=lambda text: print(f"  {text}", flush=True),
@@ -156,11 +159,14 @@ def print_report(verdict: Verdict) -> None:
         ("requests of another principal, refused", verdict.strangers),
         ("cancels, p50 and slowest", _times(verdict.stops)),
         ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("requests that no server answered in time", len(verdict.unanswered)),
         ("violations", len(verdict.broken)),
     ]
     print(f"\nseed {verdict.seed}")
     for name, value in rows:
         print(f"| {name} | {value} |")
+    for request in verdict.unanswered[:10]:
+        print(f"no server answered: {request}")
     for violation in verdict.broken[:40]:
         print(f"VIOLATION: {violation}")
 
@@ -198,7 +204,10 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--phase", type=float, default=10.0, help="with --neighbour: seconds of a phase (default: 10)")
     parser.add_argument(
-        "--store", choices=("postgres", "sqlite"), default="postgres", help="the store of the servers (default: postgres)"
+        "--store",
+        choices=("postgres", "sqlite"),
+        default="postgres",
+        help="the store of the servers (default: postgres)",
     )
     parser.add_argument(
         "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"

@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import httpx
 
-from tests.faults.cluster import ROOT, ServerProcess, make_keys
+from tests.faults.cluster import ROOT, ServerProcess, StoreName, make_keys
 from tests.postgres_server import PostgresServer
 from tests.retrieval.paper import with_part, word
 from turnwire.stores.postgres import PostgresStore
@@ -35,8 +34,6 @@ _USERS = 4
 _TOKENS, _PAUSE = 20, 0.02
 _PATIENCE = 120.0
 _SETTINGS = {"max_open_streams": 64, "max_running_turns": 1_000, "write_timeout": 5, "stream_lifetime": 600}
-
-MeasuredStore = Literal["sqlite", "postgres"]
 
 
 @dataclass
@@ -55,7 +52,7 @@ class Times:
 
 @dataclass
 class NeighbourVerdict:
-    store: MeasuredStore
+    store: StoreName
     quiet: Times = field(default_factory=Times)
     noisy: Times = field(default_factory=Times)
     noise: Counter[str] = field(default_factory=Counter[str])
@@ -99,7 +96,7 @@ class MeasuredServer(ServerProcess):
 
 
 async def run_neighbour_campaign(
-    store: MeasuredStore,
+    store: StoreName,
     *,
     folder: Path,
     phases: int,
@@ -128,7 +125,7 @@ async def run_neighbour_campaign(
 
 
 @asynccontextmanager
-async def _measured_server(store: MeasuredStore, folder: Path) -> AsyncIterator[tuple[MeasuredServer, dict[str, str]]]:
+async def _measured_server(store: StoreName, folder: Path) -> AsyncIterator[tuple[MeasuredServer, dict[str, str]]]:
     engine = await asyncio.to_thread(PostgresServer) if store == "postgres" else None
     try:
         url = engine.url(await asyncio.to_thread(engine.new_database)) if engine else None
