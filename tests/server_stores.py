@@ -1,8 +1,8 @@
 """Which stores the tests of servers and clients run on.
 
-A test with the fixture `kind` names its stores itself: memory and SQLite. In `scripts/test` those of `REPRESENTATIVE` run on
-PostgreSQL too. `scripts/test --all`, which sets TURNWIRE_TEST_ALL=1, runs every test of `FOLDERS` on PostgreSQL: there each
-`Turnwire` of the test that names a store gets PostgreSQL in its place, as an operator would choose it by the settings.
+A test with the fixture `kind` runs on memory and on SQLite. In `scripts/test` those of `REPRESENTATIVE` run on
+PostgreSQL too. With TURNWIRE_TEST_ALL=1 every test of `FOLDERS` does: each `Turnwire` of the test gets PostgreSQL in
+place of the store that it names, as an operator would choose it by the settings. `one_store` marks those that cannot.
 """
 
 import os

@@ -207,7 +207,7 @@ def _options() -> argparse.Namespace:
         "--store",
         choices=("postgres", "sqlite"),
         default="postgres",
-        help="the store of the servers (default: postgres)",
+        help="the servers' store (default: postgres)",
     )
     parser.add_argument(
         "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"

@@ -214,6 +214,8 @@ class Campaign:
             name = first.pop() if first else self._rng.choices(self._faults, weights)[0]
             self.verdict.faults[name] += 1
             self._spawn(FAULTS[name][0](self._cluster, self._rng))
+            if len(self._cluster.nodes) == 1:
+                await self._cluster.wait_for_server()  # Otherwise a slow machine would have none that serves.
             await asyncio.sleep(self._rng.uniform(0.5, 1.5) * pace)
             if sum(self.verdict.faults.values()) % 20 == 0:
                 self._report(f"{dict(self.verdict.faults)}, {len(self._users.turns)} turns")

@@ -29,7 +29,7 @@ from turnwire.stores.sqlite.schema import DATABASE_NAME
 
 StoreName = Literal["postgres", "sqlite"]
 LEASE = 2.0
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 _STALL_SECONDS = 0.6
 _DISK_MEGABYTES = 400
 _ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
@@ -267,9 +267,8 @@ class Cluster:
         """Hold the write lock of an SQLite database, as a backup program may."""
         async with self._restarting:
             since = time.monotonic()
-            connection = sqlite3.connect(
-                self.disk / "data" / DATABASE_NAME, isolation_level=None, timeout=30, check_same_thread=False
-            )
+            path = self.disk / "data" / DATABASE_NAME
+            connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
             try:
                 await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
                 await asyncio.sleep(seconds)
@@ -285,6 +284,14 @@ class Cluster:
         with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
             async with asyncio.timeout(5):
                 await execute(self.engine.url("postgres"), query)
+
+    async def wait_for_server(self) -> None:
+        """Wait until a server is ready, but not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.sleep(0.1)  # A server that was just killed is noticed.
+                while not any(node.is_up and node.is_ready for node in self.nodes):
+                    await asyncio.sleep(0.05)
 
     async def keep_up(self) -> None:
         """Restart dead servers, as a supervisor does."""

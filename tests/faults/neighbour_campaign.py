@@ -1,7 +1,7 @@
 """A noisy neighbour: the times of one principal, while another one searches, downloads, uploads and deletes.
 
-Quiet and noisy phases alternate, so that whatever else the machine does touches both. The noise is made by a process of its
-own. The agent of the measured turns yields the time at which it makes each token.
+Quiet and noisy phases alternate, so that whatever else the machine does touches both. The noise is made by a process of
+its own. The agent of the measured turns yields the time at which it makes each token.
 """
 
 import asyncio

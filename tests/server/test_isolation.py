@@ -313,6 +313,7 @@ async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
         assert {answer.status_code for answer in await within(asyncio.gather(*waiting))} == {401}
 
 
+@pytest.mark.one_store("it looks into the files of SQLite")
 async def test_row_14_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path: Path) -> None:
     origin = {"sec-fetch-site": "same-origin"}
     async with serve(store="sqlite") as server:

@@ -698,9 +698,7 @@ async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
     assert b"a-secret-word" not in (tmp_path / DATABASE_NAME).read_bytes()
 
 
-async def test_row_6_search_through_ascii_texts_runs_no_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_row_6_search_through_ascii_texts_runs_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function in Python would hold the interpreter's lock, and with it the event loop, for every text."""
     compared: list[str] = []
     compare = schema._mentions

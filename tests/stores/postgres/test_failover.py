@@ -1,4 +1,4 @@
-"""Failover to a standby: a synchronous one loses nothing; where an asynchronous one has lost events, readers get a reset."""
+"""Failover to a standby: a synchronous one loses nothing; an asynchronous one may, and readers are told."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -28,32 +28,23 @@ class Pair:
 
     async def wait_for_standby(self) -> None:
         """Wait until the standby has everything."""
-        connection = await asyncpg.connect(self.primary.url("postgres"))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                query = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
-                while not await connection.fetchval(query):  # noqa: ASYNC110 - the database notifies nobody
-                    await asyncio.sleep(0.02)
-        finally:
-            await connection.close()
+        await self._wait_for("SELECT bool_or(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication")
 
     async def make_synchronous(self) -> None:
         await asyncio.to_thread(self.primary.configure, "synchronous_standby_names", "*")
-        connection = await asyncpg.connect(self.primary.url("postgres"))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while await connection.fetchval("SELECT sync_state FROM pg_stat_replication") != "sync":
-                    await asyncio.sleep(0.02)
-        finally:
-            await connection.close()
+        await self._wait_for("SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication")
 
     async def cut_off_standby(self) -> None:
         """Let the standby get nothing more."""
-        await asyncio.to_thread(_disconnect, self.standby)
+        await asyncio.to_thread(self.standby.configure, "primary_conninfo", "")
+        await self._wait_for("SELECT count(*) = 0 FROM pg_stat_replication")
+
+    async def _wait_for(self, query: str) -> None:
+        """Wait until the primary answers a query with true."""
         connection = await asyncpg.connect(self.primary.url("postgres"))
         try:
             async with asyncio.timeout(PATIENCE):
-                while await connection.fetchval("SELECT count(*) FROM pg_stat_replication"):  # noqa: ASYNC110
+                while not await connection.fetchval(query):  # noqa: ASYNC110 - the database notifies nobody
                     await asyncio.sleep(0.02)
         finally:
             await connection.close()
@@ -65,10 +56,6 @@ class Pair:
     def remove(self) -> None:
         self.standby.remove()
         self.primary.remove()
-
-
-def _disconnect(standby: PostgresServer) -> None:
-    standby.configure("primary_conninfo", "")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Sessions, API keys and the outbox: plain tables, read on the readers' threads, written through the writer."""
 
 import sqlite3
-from itertools import chain
 from typing import Any
 
 from turnwire.core.contracts import ApiKey, Notice
@@ -47,11 +46,12 @@ class SqliteRegistry:
         where = "principal = ?"
         values: list[Any] = [principal]
         if search:
-            conditions, terms = zip(*(mentions(column, search) for column in ("title", "message", "answer")), strict=True)
-            in_title, in_message, in_answer = conditions
+            in_title, titles = mentions("title", search)
+            in_message, messages = mentions("message", search)
+            in_answer, answers = mentions("answer", search)
             in_turns = f"SELECT 1 FROM turn WHERE session_id = session.id AND ({in_message} OR {in_answer})"
             where += f" AND ({in_title} OR EXISTS ({in_turns}))"
-            values += chain.from_iterable(terms)
+            values += [*titles, *messages, *answers]
 
         def run(connection: sqlite3.Connection) -> list[Any]:
             last = _find(connection, principal, before) if before is not None else None
