@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ def main() -> int:
     if options.neighbour:
         return run_with_neighbour(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    old_source = older_source(options.upgrade_from, folder) if options.upgrade_from else None
     workers = options.workers if options.store == "postgres" else 1
     print(f"seed {options.seed}; {options.store}, {workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
@@ -34,13 +36,21 @@ def main() -> int:
             folder=folder,
             pace=options.pace,
             store=options.store,
-            faults=options.only.split(",") if options.only else None,
+            faults=["upgrade"] if old_source else options.only.split(",") if options.only else None,
+            old_source=old_source,
             takeover_seconds=options.takeover,
             report=lambda text: print(f"  {text}", flush=True),
         )
     )
     print_report(verdict)
     return 1 if verdict.broken else 0
+
+
+def older_source(commit: str, folder: Path) -> Path:
+    """Return the sources of a commit of this repository."""
+    archive = subprocess.run(["git", "archive", commit, "src"], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    return folder / "src"
 
 
 def run_against_agents(options: argparse.Namespace) -> int:
@@ -194,6 +204,12 @@ def _options() -> argparse.Namespace:
         type=float,
         default=TAKEOVER_SECONDS,
         help=f"the longest time until the turns of a lost worker are closed (default: {TAKEOVER_SECONDS:g} s)",
+    )
+    parser.add_argument(
+        "--upgrade-from",
+        default="",
+        metavar="COMMIT",
+        help="start with servers of this commit, and replace them one by one",
     )
     parser.add_argument("--agents", action="store_true", help="kill servers with agents of each SDK, over each store")
     parser.add_argument(

@@ -102,6 +102,13 @@ async def lock_database(cluster: Cluster, rng: random.Random) -> None:
     await cluster.lock_database(rng.uniform(0.5, 8))
 
 
+async def upgrade(cluster: Cluster, rng: random.Random) -> None:
+    """Stop a server of the older Turnwire, which is started again as this one."""
+    if (node := next((node for node in cluster.nodes if node.old_source), None)) is not None:
+        node.old_source = None
+        await node.terminate()
+
+
 async def jump_clock(cluster: Cluster, rng: random.Random) -> None:
     """Set the wall clock of one server an hour off, or right again."""
     cluster.nodes[0].set_clock(rng.choice((-3600, 0, 3600)))
@@ -145,6 +152,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "jump_clock": (jump_clock, 1),
     "stall": (stall, 1),
     "lock_database": (lock_database, 2),
+    "upgrade": (upgrade, 1),
 }
 """Every fault with its weight."""
 _OF_STORES: dict[StoreName, set[str]] = {
@@ -156,7 +164,7 @@ _OF_STORES: dict[StoreName, set[str]] = {
 def faults_of(store: StoreName) -> list[str]:
     """Return the faults that servers with this store can have."""
     others = set[str]().union(*(names for name, names in _OF_STORES.items() if name != store))
-    return [name for name in FAULTS if name not in others]
+    return [name for name in FAULTS if name not in others | {"upgrade"}]
 
 
 def _pick_node(cluster: Cluster, rng: random.Random) -> Node:
@@ -314,9 +322,10 @@ async def run_campaign(
     pace: float = 1.0,
     store: StoreName = "postgres",
     faults: list[str] | None = None,
+    old_source: Path | None = None,
     takeover_seconds: float = TAKEOVER_SECONDS,
     report: Callable[[str], None] = print,
 ) -> Verdict:
-    async with cluster(workers, folder, store) as servers:
+    async with cluster(workers, folder, store, old_source) as servers:
         possible = [name for name in faults or faults_of(store) if name != "fill_disk" or servers.can_fill_disk]
         return await Campaign(servers, seed, possible, report, takeover_seconds).run(seconds, pace)

@@ -5,6 +5,7 @@ Over SQLite there is one server, and the database is a file of its own.
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -161,6 +162,8 @@ class Node(ServerProcess):
     def __init__(self, number: int, folder: Path, store: "tuple[str, FaultProxy] | Path") -> None:
         super().__init__(number, folder)
         self.front: FaultProxy | None = None
+        self.old_source: Path | None = None
+        """The sources of an older Turnwire, which the next process runs."""
         self._store = store
         self._clock = folder / f"node{number}.clock"
 
@@ -186,7 +189,8 @@ class Node(ServerProcess):
         return {**super().settings(), "database_url": f"postgresql://postgres@127.0.0.1:{network.port}/{database}"}
 
     def variables(self) -> dict[str, str]:
-        return {**self._fake_clock(), "FAULTS_NODE": str(self.number)}
+        source = {"PYTHONPATH": str(self.old_source)} if self.old_source else {}
+        return {**self._fake_clock(), **source, "FAULTS_NODE": str(self.number)}
 
     def _fake_clock(self) -> dict[str, str]:
         """Return the variables for a settable wall clock. The monotonic clock stays right."""
@@ -290,7 +294,7 @@ class Cluster:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.sleep(0.1)  # A server that was just killed is noticed.
-                while not any(node.is_up and node.is_ready for node in self.nodes):
+                while not any(node.is_up and node.is_ready for node in self.nodes):  # noqa: ASYNC110 - a process starts
                     await asyncio.sleep(0.05)
 
     async def keep_up(self) -> None:
@@ -310,41 +314,45 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(count: int, folder: Path, store: StoreName = "postgres") -> AsyncIterator[Cluster]:
+async def cluster(
+    count: int, folder: Path, store: StoreName = "postgres", old_source: Path | None = None
+) -> AsyncIterator[Cluster]:
+    """Start servers, of an older Turnwire if its sources are named."""
     with _small_disk() as disk:
         if store == "sqlite":
-            async with _sqlite_node(disk or folder, folder) as servers:
+            async with _sqlite_node(disk or folder, folder, old_source) as servers:
                 yield servers
             return
         engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
         try:
-            async with _nodes(engine, count, folder) as servers:
+            async with _nodes(engine, count, folder, old_source) as servers:
                 yield servers
         finally:
             await asyncio.to_thread(engine.remove)
 
 
 @asynccontextmanager
-async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncIterator[Cluster]:
+async def _nodes(engine: PostgresServer, count: int, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
     database = await asyncio.to_thread(engine.new_database)
-    keys = await make_keys(PostgresStore(engine.url(database)))
+    keys = await _keys_of("postgres", engine.url(database), old_source)
     async with AsyncExitStack() as stack:
         path = engine.folder / ".s.PGSQL.5432"
         networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
         nodes = [Node(number, folder, (database, network)) for number, network in enumerate(networks)]
-        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder))
+        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder), old_source)
 
 
 @asynccontextmanager
-async def _sqlite_node(disk: Path, folder: Path) -> AsyncIterator[Cluster]:
-    keys = await make_keys(SqliteStore(disk / "data"))
+async def _sqlite_node(disk: Path, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
+    keys = await _keys_of("sqlite", str(disk / "data"), old_source)
     async with AsyncExitStack() as stack:
-        yield await _started(stack, Cluster(None, [Node(0, folder, disk / "data")], keys, disk))
+        yield await _started(stack, Cluster(None, [Node(0, folder, disk / "data")], keys, disk), old_source)
 
 
-async def _started(stack: AsyncExitStack, cluster: Cluster) -> Cluster:
+async def _started(stack: AsyncExitStack, cluster: Cluster, old_source: Path | None) -> Cluster:
     """Start the servers, which are killed at the end."""
     for node in cluster.nodes:
+        node.old_source = old_source
         stack.push_async_callback(node.kill)
         await node.start()
         node.front = await stack.enter_async_context(faulty(node.port))
@@ -378,6 +386,20 @@ def _fill(ballast: Path) -> None:
             file.flush()
 
 
+async def _keys_of(store: StoreName, location: str, old_source: Path | None) -> dict[str, str]:
+    """Make the keys, and with them the schema of the sources that the servers run."""
+    environment = {**os.environ, "PYTHONPATH": str(old_source or ROOT / "src")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.cluster", store, location),
+        cwd=ROOT,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, "the keys of the users could not be made"
+    return json.loads(output)
+
+
 async def make_keys(store: PostgresStore | SqliteStore) -> dict[str, str]:
     """Open a store, and return new API keys of the users."""
     await store.open()
@@ -386,3 +408,9 @@ async def make_keys(store: PostgresStore | SqliteStore) -> dict[str, str]:
         return {name: (await ring.create(name, ALL_SCOPES))[1] for name in ("ann", "bob")}
     finally:
         await store.close()
+
+
+if __name__ == "__main__":
+    kind, location = sys.argv[1:]
+    store = PostgresStore(location) if kind == "postgres" else SqliteStore(Path(location))
+    print(json.dumps(asyncio.run(make_keys(store))))
