@@ -6,6 +6,7 @@ its own. The agent of the measured turns yields the time at which it makes each 
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import time
@@ -33,7 +34,7 @@ _DELETED_SESSIONS = 80
 _USERS = 4
 _TOKENS, _PAUSE = 20, 0.02
 _PATIENCE = 120.0
-_SETTINGS = {"max_open_streams": 64, "max_running_turns": 1_000, "write_timeout": 5, "stream_lifetime": 600}
+_SETTINGS = {"lease": 10, "max_open_streams": 64, "max_running_turns": 1_000, "write_timeout": 5, "stream_lifetime": 600}
 
 
 @dataclass
@@ -313,6 +314,7 @@ class Noise:
 
 
 async def make_noise() -> None:
+    os.nice(5)  # The clients of a real server are on other machines.
     plan = json.loads(await asyncio.to_thread(sys.stdin.readline))
     noise, until = Noise(**plan), asyncio.Event()
     running = asyncio.create_task(noise.run(until))
