@@ -34,7 +34,7 @@ _DELETED_SESSIONS = 80
 _USERS = 4
 _TOKENS, _PAUSE = 20, 0.02
 _PATIENCE = 120.0
-_SETTINGS = {"lease": 10, "max_open_streams": 64, "max_running_turns": 1_000, "write_timeout": 5, "stream_lifetime": 600}
+_SETTINGS = {"lease": 10, "max_open_streams": 64, "max_running_turns": 1_000, "write_timeout": 5}
 
 
 @dataclass

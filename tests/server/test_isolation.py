@@ -55,6 +55,30 @@ async def test_row_3_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
         assert len(lines) == 54
 
 
+async def test_row_3_downloads_of_one_principal_read_a_few_pages_at_a_time(
+    server: Served, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn_id = await ended_turn(server, puppet, *[StatusEvent("x")] * 20)
+    store, reading, let_go = server.turnwire.store, 0, asyncio.Event()
+    read = store.read
+
+    async def read_slowly(*arguments: Any) -> Any:
+        nonlocal reading
+        reading += 1
+        await let_go.wait()
+        return await read(*arguments)
+
+    monkeypatch.setattr(store, "read", read_slowly)
+    path = f"/v1/turns/{turn_id}/log.jsonl"
+    downloads = [asyncio.create_task(server.http.get(path)) for _ in range(30)]
+    await open_streams(server, 30)
+    await until(lambda: reading >= 4)
+    assert reading == 4
+    let_go.set()
+    answers = await within(asyncio.gather(*downloads))
+    assert {len(answer.text.splitlines()) for answer in answers} == {24}
+
+
 async def test_row_12_page_of_a_long_poll_is_bounded_in_bytes(server: Served, puppet: Puppet) -> None:
     turn_id = await ended_turn(server, puppet, *[LARGE_EVENT] * 50)
     after, received = 0, 0
