@@ -85,9 +85,7 @@ class StreamHub:
         if not self._open_by[principal]:
             del self._open_by[principal]
 
-    def connect(
-        self, send: Send, wire: Wire, caller: Caller, route: str, *, has_begun: bool = True
-    ) -> Connection:
+    def connect(self, send: Send, wire: Wire, caller: Caller, route: str, *, has_begun: bool = True) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
         connection = kind(send, wire, caller.principal, caller.key_id, route)
         connection.has_begun = has_begun
