@@ -22,9 +22,17 @@ from hypothesis import HealthCheck, settings
 
 from tests.contracts.stores import backend, store
 from tests.parallel import pytest_addoption, pytest_runtestloop
+from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
 
-__all__ = ["backend", "pytest_addoption", "pytest_runtestloop", "store"]
+__all__ = [
+    "backend",
+    "pytest_addoption",
+    "pytest_generate_tests",
+    "pytest_runtestloop",
+    "store",
+    "store_of_servers",
+]
 
 HERE = Path(__file__).parent
 NEEDS = {
@@ -70,6 +78,7 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+    config.addinivalue_line("markers", "one_store(reason): runs on the store that it names, never on PostgreSQL")
     # The first call starts `uname`, and the OpenAI SDK makes it within whichever test sends the first request.
     platform.processor()
 

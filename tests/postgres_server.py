@@ -36,7 +36,9 @@ TABLES = (
 
 
 class PostgresServer:
-    def __init__(self, *settings: str, folder: Path | None = None) -> None:
+    """A server of its own, or the standby of another one."""
+
+    def __init__(self, *settings: str, folder: Path | None = None, primary: "PostgresServer | None" = None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="turnwire-postgres-"))
         self.data = self.folder / "data"
         self._settings = (*_SMALL, *settings)
@@ -45,7 +47,12 @@ class PostgresServer:
         self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        self._call("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        if primary is None:
+            initial = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            self._call("initdb", "-D", str(self.data), *initial)
+        else:
+            source = ("-h", str(primary.folder), "-U", "postgres", "-c", "fast")
+            self._call("pg_basebackup", "-D", str(self.data), *source, "--write-recovery-conf")
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write(f"unix_socket_directories = '{self.folder}'\nlisten_addresses = '127.0.0.1'\nport = 5432\n")
             conf.writelines(
@@ -64,6 +71,15 @@ class PostgresServer:
     def stop(self, mode: str = "immediate") -> None:
         self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-m", mode, "stop")
 
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "promote")
+
+    def configure(self, name: str, value: str) -> None:
+        """Set an option that needs no restart."""
+        run_aside(execute(self.url("postgres"), f"ALTER SYSTEM SET {name} = '{value}'"))
+        self._call("pg_ctl", "-D", str(self.data), "-s", "reload")
+
     @property
     def is_up(self) -> bool:
         status = [_binaries() / "pg_ctl", "-D", str(self.data), "status"]
@@ -77,8 +93,10 @@ class PostgresServer:
     def remove(self) -> None:
         self._watchdog.communicate()
 
-    def url(self, database: str) -> str:
-        return f"postgresql://postgres@/{database}?host={quote(str(self.folder))}"
+    def url(self, database: str, *others: "PostgresServer") -> str:
+        """Return the URL of a database on this server, and on its standbys."""
+        folders = ",".join(quote(str(server.folder)) for server in (self, *others))
+        return f"postgresql://postgres@/{database}?host={folders}"
 
     def new_database(self, template: str = "template0") -> str:
         self._databases += 1

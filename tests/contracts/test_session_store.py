@@ -99,6 +99,8 @@ async def test_sessions_are_paged_without_gap_or_repetition(store: Store) -> Non
         ("ferries", ["lighthouse überfahrt"]),
         ("ÜBERFAHRT", ["lighthouse überfahrt"]),
         ("0%_sure\\", ["The Harbour, 100%_sure\\"]),
+        ("STRASSE", ["Kelvin\u212a Straße"]),
+        ("kelvinK s", ["Kelvin\u212a Straße"]),
         ("nowhere", []),
     ],
 )
@@ -106,6 +108,7 @@ async def test_search_looks_in_titles_messages_and_answers(store: Store, term: s
     await store.ensure_session("ann", None, "The Harbour, 100%_sure\\")
     await ended(store, TokenEvent("Three fer"), TokenEvent("ries from the harbour"), message="lighthouse überfahrt")
     await ended(store, TokenEvent("100% very sure"), message="something else")
+    await store.ensure_session("ann", None, "Kelvin\u212a Straße")
     assert sorted(session.title or "" for session in await store.list_sessions("ann", search=term)) == titles
 
 

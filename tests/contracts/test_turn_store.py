@@ -698,7 +698,9 @@ async def test_sealed_log_reads_the_same(store: Store) -> None:
     assert await store.find_turn("ann", record.id) == found
 
 
-async def test_sealed_log_is_unsealed_once_for_all_of_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_row_8_sealed_log_is_unsealed_once_for_all_of_its_pages(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = await ended(store, *[TokenEvent(f"{number}") for number in range(300)])
     log = await whole_log(store, record.id)
     await store.maintain(expire_before=0)

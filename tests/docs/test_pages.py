@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
+RESEARCH = ROOT / "docs" / "research"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(GUIDES.glob("*.md"))]
 SHELL = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 NEEDS_ENVIRONMENT = re.compile(r"^ *(?:\w+=\S+ )*(turnwire|uvicorn|pip) ", re.MULTILINE)
@@ -71,3 +72,15 @@ def test_readme_starts_with_a_sentence_a_picture_and_commands() -> None:
     pictures = re.findall(r'(?:src|srcset)="([^"]+)"', text)
     assert pictures
     assert [picture for picture in pictures if not (ROOT / picture).is_file()] == []
+
+
+def test_tests_that_the_research_pages_name_exist() -> None:
+    named = {name for page in RESEARCH.glob("*.md") for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
+
+
+def test_every_numbered_finding_has_a_test() -> None:
+    rows = re.findall(r"^\| (\d+) \|.*`test_row_(\d+)_", (RESEARCH / "faults.md").read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == [test for _, test in rows] == [str(number) for number in range(1, 24)]

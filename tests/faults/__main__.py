@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
 from tests.faults.channel_campaign import run_channel_campaign
 from tests.faults.checks import TAKEOVER_SECONDS
-from tests.faults.office_campaign import OfficeVerdict, StoreName, office_sdks, run_office_campaign
+from tests.faults.cluster import StoreName
+from tests.faults.neighbour_campaign import NOISE, NeighbourVerdict, run_neighbour_campaign
+from tests.faults.office_campaign import OfficeVerdict, office_sdks, run_office_campaign
 
 
 def main() -> int:
@@ -19,22 +22,35 @@ def main() -> int:
         return run_against_agents(options)
     if options.channels:
         return run_against_channels(options)
+    if options.neighbour:
+        return run_with_neighbour(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
-    print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
+    old_source = older_source(options.upgrade_from, folder) if options.upgrade_from else None
+    workers = options.workers if options.store == "postgres" else 1
+    print(f"seed {options.seed}; {options.store}, {workers} workers; the servers' own logs are in {folder}", flush=True)
     verdict = asyncio.run(
         run_campaign(
             seconds=options.minutes * 60,
             seed=options.seed,
-            workers=options.workers,
+            workers=workers,
             folder=folder,
             pace=options.pace,
-            faults=options.only.split(",") if options.only else None,
+            store=options.store,
+            faults=["upgrade"] if old_source else options.only.split(",") if options.only else None,
+            old_source=old_source,
             takeover_seconds=options.takeover,
             report=lambda text: print(f"  {text}", flush=True),
         )
     )
     print_report(verdict)
     return 1 if verdict.broken else 0
+
+
+def older_source(commit: str, folder: Path) -> Path:
+    """Return the sources of a commit of this repository."""
+    archive = subprocess.run(["git", "archive", commit, "src"], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    return folder / "src"
 
 
 def run_against_agents(options: argparse.Namespace) -> int:
@@ -91,6 +107,35 @@ def run_against_channels(options: argparse.Namespace) -> int:
     return 1 if verdict.broken else 0
 
 
+def run_with_neighbour(options: argparse.Namespace) -> int:
+    """Measure a principal while another one makes noise."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"the server's own log is in {folder}", flush=True)
+    phases = max(1, round(options.minutes * 60 / (2 * options.phase)))
+    verdict = asyncio.run(
+        run_neighbour_campaign(
+            options.store,
+            folder=folder,
+            phases=phases,
+            seconds=options.phase,
+            report=lambda text: print(f"  {text}", flush=True),
+            kinds=options.only.split(",") if options.only else (*NOISE,),
+        )
+    )
+    print_neighbour_report(verdict)
+    return 1 if verdict.broken else 0
+
+
+def print_neighbour_report(verdict: NeighbourVerdict) -> None:
+    print(f"\n{verdict.store}: {len(verdict.quiet.post)} quiet and {len(verdict.noisy.post)} noisy turns")
+    print("| p95 | quiet | noisy | ratio |\n| --- | --- | --- | --- |")
+    for name, (quiet, noisy, ratio) in verdict.ratios().items():
+        print(f"| {name} | {quiet * 1000:.1f} ms | {noisy * 1000:.1f} ms | {ratio:.2f} |")
+    print(f"noise: {', '.join(f'{count} × {kind}' for kind, count in sorted(verdict.noise.items()))}")
+    for violation in verdict.broken:
+        print(f"VIOLATION: {violation}", flush=True)
+
+
 def print_office_report(verdict: OfficeVerdict) -> None:
     rows: list[tuple[str, object]] = [
         ("kill -9", verdict.kills),
@@ -124,11 +169,14 @@ def print_report(verdict: Verdict) -> None:
         ("requests of another principal, refused", verdict.strangers),
         ("cancels, p50 and slowest", _times(verdict.stops)),
         ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("requests that no server answered in time", len(verdict.unanswered)),
         ("violations", len(verdict.broken)),
     ]
     print(f"\nseed {verdict.seed}")
     for name, value in rows:
         print(f"| {name} | {value} |")
+    for request in verdict.unanswered[:10]:
+        print(f"no server answered: {request}")
     for violation in verdict.broken[:40]:
         print(f"VIOLATION: {violation}")
 
@@ -157,9 +205,25 @@ def _options() -> argparse.Namespace:
         default=TAKEOVER_SECONDS,
         help=f"the longest time until the turns of a lost worker are closed (default: {TAKEOVER_SECONDS:g} s)",
     )
+    parser.add_argument(
+        "--upgrade-from",
+        default="",
+        metavar="COMMIT",
+        help="start with servers of this commit, and replace them one by one",
+    )
     parser.add_argument("--agents", action="store_true", help="kill servers with agents of each SDK, over each store")
     parser.add_argument(
         "--channels", action="store_true", help="kill the server that runs the Telegram channel, on PostgreSQL"
+    )
+    parser.add_argument(
+        "--neighbour", action="store_true", help="measure a principal while another one makes noise, over --store"
+    )
+    parser.add_argument("--phase", type=float, default=10.0, help="with --neighbour: seconds of a phase (default: 10)")
+    parser.add_argument(
+        "--store",
+        choices=("postgres", "sqlite"),
+        default="postgres",
+        help="the servers' store (default: postgres)",
     )
     parser.add_argument(
         "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"

@@ -14,6 +14,7 @@ from turnwire.core.events import (
     ApprovalRequestEvent,
     CustomEvent,
     Event,
+    StatusEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
@@ -83,7 +84,22 @@ async def resuming(turn: Turn) -> Output:
     yield clock()
 
 
+async def aging(turn: Turn) -> Output:
+    """Yield the time of the monotonic clock as often as the message says, `<words> <seconds between them>`."""
+    words, pause = turn.message.split()
+    for _ in range(int(words)):
+        yield f"{time.monotonic()} "
+        await asyncio.sleep(float(pause))
+
+
+async def filling(turn: Turn) -> Output:
+    """Yield events as the message says, `<number> <characters of each>`, and nothing for any other message."""
+    number, _, size = turn.message.partition(" ")
+    for _ in range(int(number) if number.isdecimal() else 0):
+        yield StatusEvent("x" * int(size))
+
+
 resuming.on_crash = "resume"  # type: ignore[attr-defined]
 resuming.repeats = lambda tool: True  # type: ignore[attr-defined]
 
-ALL = ("counting", "stubborn", "asking", "resuming")
+ALL = ("counting", "stubborn", "asking", "resuming", "aging", "filling")

@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from tests.faults.checks import TAKEOVER_SECONDS, check
-from tests.faults.cluster import LEASE, Cluster, Node, cluster
-from tests.faults.users import SimulatedUsers, StartedTurn
+from tests.faults.cluster import LEASE, Cluster, Node, StoreName, cluster
+from tests.faults.users import NoServerAnsweredError, SimulatedUsers, StartedTurn
 
 # After the last fault: a lease, a takeover, and the longest run of all queued turns.
 _SETTLE_SECONDS = 120.0
@@ -35,6 +35,8 @@ class Verdict(Struct, kw_only=True):
     takeovers: list[float] = field(default_factory=list[float])
     repeated: int = 0
     strangers: int = 0
+    unanswered: list[str] = field(default_factory=list[str])
+    """Requests that were given up: the machine was too slow, which breaks no promise."""
     broken: list[str] = field(default_factory=list[str])
 
 
@@ -96,6 +98,17 @@ async def fill_disk(cluster: Cluster, rng: random.Random) -> None:
     await cluster.fill_disk(rng.uniform(0.5, 2))
 
 
+async def lock_database(cluster: Cluster, rng: random.Random) -> None:
+    await cluster.lock_database(rng.uniform(0.5, 8))
+
+
+async def upgrade(cluster: Cluster, rng: random.Random) -> None:
+    """Stop a server of the older Turnwire, which is started again as this one."""
+    if (node := next((node for node in cluster.nodes if node.old_source), None)) is not None:
+        node.old_source = None
+        await node.terminate()
+
+
 async def jump_clock(cluster: Cluster, rng: random.Random) -> None:
     """Set the wall clock of one server an hour off, or right again."""
     cluster.nodes[0].set_clock(rng.choice((-3600, 0, 3600)))
@@ -138,8 +151,20 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "fill_disk": (fill_disk, 1),
     "jump_clock": (jump_clock, 1),
     "stall": (stall, 1),
+    "lock_database": (lock_database, 2),
+    "upgrade": (upgrade, 1),
 }
 """Every fault with its weight."""
+_OF_STORES: dict[StoreName, set[str]] = {
+    "postgres": {"cut", "swallow", "drip", "restart_engine", "kill_backends"},
+    "sqlite": {"lock_database"},
+}
+
+
+def faults_of(store: StoreName) -> list[str]:
+    """Return the faults that servers with this store can have."""
+    others = set[str]().union(*(names for name, names in _OF_STORES.items() if name != store))
+    return [name for name in FAULTS if name not in others | {"upgrade"}]
 
 
 def _pick_node(cluster: Cluster, rng: random.Random) -> Node:
@@ -178,7 +203,10 @@ class Campaign:
             await asyncio.wait(talking)
         self._report("no more faults; all turns must end")
         await self._settle(supervising)
-        broken, self.verdict.takeovers = await check(self._users, self._cluster, self._takeover_seconds)
+        try:
+            broken, self.verdict.takeovers = await check(self._users, self._cluster, self._takeover_seconds)
+        except NoServerAnsweredError as error:
+            broken = [f"no server answers after the last fault: {error}"]
         self.verdict.broken += broken
         supervising.cancel()
         await self._count()
@@ -194,6 +222,8 @@ class Campaign:
             name = first.pop() if first else self._rng.choices(self._faults, weights)[0]
             self.verdict.faults[name] += 1
             self._spawn(FAULTS[name][0](self._cluster, self._rng))
+            if len(self._cluster.nodes) == 1:
+                await self._cluster.wait_for_server()  # Otherwise a slow machine would have none that serves.
             await asyncio.sleep(self._rng.uniform(0.5, 1.5) * pace)
             if sum(self.verdict.faults.values()) % 20 == 0:
                 self._report(f"{dict(self.verdict.faults)}, {len(self._users.turns)} turns")
@@ -203,6 +233,8 @@ class Campaign:
         while not self._is_over:
             try:
                 await users.talk()
+            except NoServerAnsweredError as error:
+                self.verdict.unanswered.append(str(error))
             except Exception as error:  # An unexpected answer is a violation; the user goes on.
                 self.verdict.broken.append(f"a user could not go on: {type(error).__name__}: {error}")
             await asyncio.sleep(rng.uniform(0.1, 0.6))
@@ -210,16 +242,16 @@ class Campaign:
     def _attend(self, turn: StartedTurn) -> None:
         rng, users = self._rng, self._users
         if turn.agent == "asking":
-            self._spawn(users.allow(turn))
+            self._spawn(users.allow(turn), turn)
         if turn.leaves:
-            self._spawn(self._leave(turn))
+            self._spawn(self._leave(turn), turn)
             return
         for _ in range(2):
-            self._spawn(users.read(turn))
+            self._spawn(users.read(turn), turn)
         if rng.random() < 0.15:
-            self._spawn(self._stop_later(turn))
+            self._spawn(self._stop_later(turn), turn)
         if rng.random() < 0.1:
-            self._spawn(users.pry(turn))
+            self._spawn(users.pry(turn), turn)
 
     async def _stop_later(self, turn: StartedTurn) -> None:
         await asyncio.sleep(self._rng.uniform(0, 1.5))
@@ -234,14 +266,20 @@ class Campaign:
             await asyncio.sleep(2)
             await self._users.read(turn)
 
-    def _spawn(self, awaitable: Awaitable[None]) -> None:
+    def _spawn(self, awaitable: Awaitable[None], turn: StartedTurn | None = None) -> None:
         task = asyncio.ensure_future(awaitable)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(lambda task: self._done(task, turn))
 
-    def _done(self, task: "asyncio.Future[None]") -> None:
+    def _done(self, task: "asyncio.Future[None]", turn: StartedTurn | None) -> None:
         self._tasks.discard(task)  # pyright: ignore[reportArgumentType]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, NoServerAnsweredError):
+            self.verdict.unanswered.append(str(error))
+            if turn is not None:
+                turn.is_unattended = True
+        else:
             self.verdict.broken.append(f"{type(error).__name__}: {error}")
 
     async def _settle(self, supervising: asyncio.Task[None]) -> None:
@@ -282,10 +320,12 @@ async def run_campaign(
     workers: int,
     folder: Path,
     pace: float = 1.0,
+    store: StoreName = "postgres",
     faults: list[str] | None = None,
+    old_source: Path | None = None,
     takeover_seconds: float = TAKEOVER_SECONDS,
     report: Callable[[str], None] = print,
 ) -> Verdict:
-    async with cluster(workers, folder) as servers:
-        possible = [name for name in faults or FAULTS if name != "fill_disk" or servers.can_fill_disk]
+    async with cluster(workers, folder, store, old_source) as servers:
+        possible = [name for name in faults or faults_of(store) if name != "fill_disk" or servers.can_fill_disk]
         return await Campaign(servers, seed, possible, report, takeover_seconds).run(seconds, pace)

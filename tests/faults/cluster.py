@@ -1,9 +1,14 @@
-"""A database and several servers, each with a fault proxy to the database and one to its clients."""
+"""A database and several servers, each with a fault proxy to the database and one to its clients.
+
+Over SQLite there is one server, and the database is a file of its own.
+"""
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -11,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import asyncpg
 import httpx
@@ -20,13 +26,15 @@ from tests.postgres_server import PostgresServer, execute
 from turnwire.server.auth import ALL_SCOPES, KeyRing
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.stores.sqlite.schema import DATABASE_NAME
 
+StoreName = Literal["postgres", "sqlite"]
 LEASE = 2.0
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 _STALL_SECONDS = 0.6
 _DISK_MEGABYTES = 400
 _ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "lease": LEASE,
     "heartbeat": 0.5,
@@ -90,7 +98,7 @@ class ServerProcess:
         with (self._folder / f"node{self.number}.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self.module),
-                cwd=_ROOT,
+                cwd=ROOT,
                 env={**inherited, **variables, **self.variables()},
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
@@ -149,13 +157,14 @@ class ServerProcess:
 
 
 class Node(ServerProcess):
-    """One server of a cluster, and its network to the database and to its clients."""
+    """One server of a cluster, and its network to the database and to its clients; over SQLite, its `data` folder."""
 
-    def __init__(self, number: int, folder: Path, database: str, network: FaultProxy) -> None:
+    def __init__(self, number: int, folder: Path, store: "tuple[str, FaultProxy] | Path") -> None:
         super().__init__(number, folder)
-        self.network = network
         self.front: FaultProxy | None = None
-        self._database = database
+        self.old_source: Path | None = None
+        """The sources of an older Turnwire, which the next process runs."""
+        self._store = store
         self._clock = folder / f"node{number}.clock"
 
     @property
@@ -163,15 +172,25 @@ class Node(ServerProcess):
         return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
 
     @property
+    def network(self) -> FaultProxy:
+        """Return the connection to the database."""
+        assert not isinstance(self._store, Path)
+        return self._store[1]
+
+    @property
     def is_well(self) -> bool:
-        return self.is_up and self.is_ready and not self.is_paused and self.network.is_whole
+        is_connected = isinstance(self._store, Path) or self.network.is_whole
+        return self.is_up and self.is_ready and not self.is_paused and is_connected
 
     def settings(self) -> dict[str, object]:
-        url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
-        return {**super().settings(), "database_url": url}
+        if isinstance(self._store, Path):
+            return {**super().settings(), "data": self._store}
+        database, network = self._store
+        return {**super().settings(), "database_url": f"postgresql://postgres@127.0.0.1:{network.port}/{database}"}
 
     def variables(self) -> dict[str, str]:
-        return {**self._fake_clock(), "FAULTS_NODE": str(self.number)}
+        source = {"PYTHONPATH": str(self.old_source)} if self.old_source else {}
+        return {**self._fake_clock(), **source, "FAULTS_NODE": str(self.number)}
 
     def _fake_clock(self) -> dict[str, str]:
         """Return the variables for a settable wall clock. The monotonic clock stays right."""
@@ -192,22 +211,33 @@ class Node(ServerProcess):
 
 
 class Cluster:
-    """The database, the servers and the API keys of the users."""
+    """The database, the servers and the API keys of the users. `disk` is that of the database."""
 
-    def __init__(self, engine: PostgresServer, nodes: list[Node], keys: dict[str, str], folder: Path) -> None:
-        self.engine = engine
+    def __init__(self, engine: PostgresServer | None, nodes: list[Node], keys: dict[str, str], disk: Path) -> None:
+        self._engine = engine
         self.nodes = nodes
         self.keys = keys
-        self.folder = folder
+        self.disk = disk
         self._restarting = asyncio.Lock()
         self.away: list[tuple[float, float]] = []
         """When the database was down."""
         self.full: list[tuple[float, float]] = []
+        """When the database could be read, and not written."""
         self.stalled: list[tuple[float, float]] = []
 
     @property
+    def engine(self) -> PostgresServer:
+        assert self._engine is not None, "the store is not PostgreSQL"
+        return self._engine
+
+    @property
     def can_fill_disk(self) -> bool:
-        return self.engine.folder.is_mount()
+        return self.disk.is_mount()
+
+    @property
+    def is_well(self) -> bool:
+        """Return True if a request should be answered: some server and its database are there."""
+        return not self._restarting.locked() and any(node.is_well for node in self.nodes)
 
     def client(self, principal: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
@@ -225,14 +255,29 @@ class Cluster:
         assert self.can_fill_disk
         async with self._restarting:
             since = time.monotonic()
-            ballast = self.engine.folder / "ballast"
+            ballast = self.disk / "ballast"
             try:
                 await asyncio.to_thread(_fill, ballast)
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(ballast.unlink, missing_ok=True)
-            if not await asyncio.to_thread(lambda: self.engine.is_up):  # It stops if it cannot write its log.
-                await asyncio.to_thread(self.engine.start)
+            engine = self._engine
+            if engine and not await asyncio.to_thread(lambda: engine.is_up):  # It stops if it cannot write its log.
+                await asyncio.to_thread(engine.start)
+            self.away.append((since, time.monotonic()))
+            self.full.append((since, time.monotonic()))
+
+    async def lock_database(self, seconds: float) -> None:
+        """Hold the write lock of an SQLite database, as a backup program may."""
+        async with self._restarting:
+            since = time.monotonic()
+            path = self.disk / "data" / DATABASE_NAME
+            connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+            try:
+                await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
+                await asyncio.sleep(seconds)
+            finally:
+                connection.close()
             self.away.append((since, time.monotonic()))
             self.full.append((since, time.monotonic()))
 
@@ -243,6 +288,14 @@ class Cluster:
         with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
             async with asyncio.timeout(5):
                 await execute(self.engine.url("postgres"), query)
+
+    async def wait_for_server(self) -> None:
+        """Wait until a server is ready, but not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.sleep(0.1)  # A server that was just killed is noticed.
+                while not any(node.is_up and node.is_ready for node in self.nodes):  # noqa: ASYNC110 - a process starts
+                    await asyncio.sleep(0.05)
 
     async def keep_up(self) -> None:
         """Restart dead servers, as a supervisor does."""
@@ -261,32 +314,49 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(count: int, folder: Path) -> AsyncIterator[Cluster]:
+async def cluster(
+    count: int, folder: Path, store: StoreName = "postgres", old_source: Path | None = None
+) -> AsyncIterator[Cluster]:
+    """Start servers, of an older Turnwire if its sources are named."""
     with _small_disk() as disk:
+        if store == "sqlite":
+            async with _sqlite_node(disk or folder, folder, old_source) as servers:
+                yield servers
+            return
         engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
         try:
-            async with _nodes(engine, count, folder) as servers:
+            async with _nodes(engine, count, folder, old_source) as servers:
                 yield servers
         finally:
             await asyncio.to_thread(engine.remove)
 
 
 @asynccontextmanager
-async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncIterator[Cluster]:
+async def _nodes(engine: PostgresServer, count: int, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
     database = await asyncio.to_thread(engine.new_database)
-    keys = await make_keys(PostgresStore(engine.url(database)))
+    keys = await _keys_of("postgres", engine.url(database), old_source)
     async with AsyncExitStack() as stack:
         path = engine.folder / ".s.PGSQL.5432"
         networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
-        nodes = [Node(number, folder, database, network) for number, network in enumerate(networks)]
-        try:
-            for node in nodes:
-                await node.start()
-                node.front = await stack.enter_async_context(faulty(node.port))
-            yield Cluster(engine, nodes, keys, folder)
-        finally:
-            for node in nodes:
-                await node.kill()
+        nodes = [Node(number, folder, (database, network)) for number, network in enumerate(networks)]
+        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder), old_source)
+
+
+@asynccontextmanager
+async def _sqlite_node(disk: Path, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
+    keys = await _keys_of("sqlite", str(disk / "data"), old_source)
+    async with AsyncExitStack() as stack:
+        yield await _started(stack, Cluster(None, [Node(0, folder, disk / "data")], keys, disk), old_source)
+
+
+async def _started(stack: AsyncExitStack, cluster: Cluster, old_source: Path | None) -> Cluster:
+    """Start the servers, which are killed at the end."""
+    for node in cluster.nodes:
+        node.old_source = old_source
+        stack.push_async_callback(node.kill)
+        await node.start()
+        node.front = await stack.enter_async_context(faulty(node.port))
+    return cluster
 
 
 def faketime() -> Path | None:
@@ -316,6 +386,20 @@ def _fill(ballast: Path) -> None:
             file.flush()
 
 
+async def _keys_of(store: StoreName, location: str, old_source: Path | None) -> dict[str, str]:
+    """Make the keys, and with them the schema of the sources that the servers run."""
+    environment = {**os.environ, "PYTHONPATH": str(old_source or ROOT / "src")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.faults.cluster", store, location),
+        cwd=ROOT,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, "the keys of the users could not be made"
+    return json.loads(output)
+
+
 async def make_keys(store: PostgresStore | SqliteStore) -> dict[str, str]:
     """Open a store, and return new API keys of the users."""
     await store.open()
@@ -324,3 +408,9 @@ async def make_keys(store: PostgresStore | SqliteStore) -> dict[str, str]:
         return {name: (await ring.create(name, ALL_SCOPES))[1] for name in ("ann", "bob")}
     finally:
         await store.close()
+
+
+if __name__ == "__main__":
+    kind, location = sys.argv[1:]
+    store = PostgresStore(location) if kind == "postgres" else SqliteStore(Path(location))
+    print(json.dumps(asyncio.run(make_keys(store))))

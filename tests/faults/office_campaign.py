@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from tests.contracts.office import IDEMPOTENT
 from tests.faults.checks import agree, differ, whole
-from tests.faults.cluster import LEASE, ServerProcess, make_keys
+from tests.faults.cluster import LEASE, ServerProcess, StoreName, make_keys
 from tests.faults.users import SimulatedUsers, StartedTurn
 from tests.postgres_server import PostgresServer
 from turnwire.core.codec import LoggedEvent
@@ -43,7 +43,6 @@ from turnwire.core.recovery import MAX_RESTARTS, OUTCOME_UNKNOWN
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore
 
-StoreName = Literal["sqlite", "postgres"]
 TAKEOVER_SECONDS = LEASE + 3.0
 _RUNNING_TURNS = 4
 _MESSAGES = ("Go", "Run")  # With and without an approval.
@@ -151,6 +150,10 @@ class OfficeCluster(Struct):
     keys: dict[str, str]
     folder: Path
     open_store: Callable[[], Store]
+
+    @property
+    def is_well(self) -> bool:
+        return any(node.is_up for node in self.nodes)
 
     def client(self, principal: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)

@@ -114,7 +114,7 @@ class TextReader(Reader):
             if response.status_code != 204:
                 _check(response)
                 async for chunk in response.aiter_raw():
-                    self.raw = _without_heartbeats(self.raw + chunk)
+                    self.raw = without_heartbeats(self.raw + chunk)
         self._end()
 
 
@@ -191,7 +191,7 @@ WIRES: tuple[type[Reader], ...] = (
 )
 
 
-def _without_heartbeats(raw: bytes) -> bytes:
+def without_heartbeats(raw: bytes) -> bytes:
     lines, mark, answer = raw.partition(b"\x1d")
     return re.sub(rb"\n+", b"\n", lines).lstrip(b"\n") + mark + answer
 

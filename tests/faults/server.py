@@ -1,4 +1,9 @@
-"""One server of the campaign: `turnwire serve` with the agents of the campaign and more frequent maintenance."""
+"""One server of the campaign: `turnwire serve` with the agents of the campaign and more frequent maintenance.
+
+Its store is PostgreSQL if the settings name a database, and SQLite otherwise. FAULTS_DOCS is a folder of documents.
+"""
+
+import os
 
 from tests.faults import agents
 from turnwire.app import Turnwire
@@ -13,8 +18,9 @@ def main() -> None:
     configure_logging(settings, "warning")
     turnwire = Turnwire(
         agents={name: getattr(agents, name) for name in agents.ALL},
-        store="postgres",
+        store="postgres" if settings.database_url else "sqlite",
         settings=settings,
+        docs=[folder] if (folder := os.environ.get("FAULTS_DOCS")) else (),
         extensions=[],
         maintenance_interval=_MAINTENANCE_INTERVAL,
     )

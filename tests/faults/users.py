@@ -19,6 +19,10 @@ _TRY_SECONDS = 120.0
 _ANSWER_SECONDS = 4.0
 
 
+class NoServerAnsweredError(Exception):
+    """A request that no server has answered for long, although one was there: it says nothing about the promises."""
+
+
 class StartedTurn(Struct, kw_only=True):
     """A turn that a server accepted, and its readers."""
 
@@ -31,6 +35,8 @@ class StartedTurn(Struct, kw_only=True):
     is_stopped: bool = False
     has_waited: bool = False
     """Whether it has waited for a person."""
+    is_unattended: bool = False
+    """Whether a request of its user was given up, so that nobody may have approved what it asks for."""
     stopped: str | None = None
     """The outcome that the cancel request returned."""
 
@@ -63,7 +69,7 @@ class SimulatedUsers:
         for _ in range(self._rng.choice((1, 1, 2, 3))):
             try:
                 turn = await self._start_turn(session.json()["id"])
-            except AssertionError:
+            except (AssertionError, NoServerAnsweredError):
                 self.unsure.add(session.json()["id"])  # The turn may have been accepted.
                 raise
             self.sessions[turn.session_id] = self.sessions.get(turn.session_id, 0) + 1
@@ -98,9 +104,13 @@ class SimulatedUsers:
         return answer.json()["turn_id"]
 
     async def call(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Send a request until a server answers it. Requests must be safe to repeat."""
-        end = time.monotonic() + _TRY_SECONDS
-        while time.monotonic() < end:
+        """Send a request until a server answers it. Requests must be safe to repeat.
+
+        Raises NoServerAnsweredError; time in which no server can answer does not count.
+        """
+        waited = 0.0
+        while waited < _TRY_SECONDS:
+            since, was_well = time.monotonic(), self._cluster.is_well
             with contextlib.suppress(*BROKEN):
                 answer = await asyncio.wait_for(
                     self._ann.request(method, self._random_url() + path, **request), _ANSWER_SECONDS
@@ -108,7 +118,9 @@ class SimulatedUsers:
                 if answer.status_code not in AWAY:
                     return answer
             await asyncio.sleep(self._rng.uniform(0.02, 0.2))
-        raise AssertionError(f"no server answered {method} {path}")
+            if was_well and self._cluster.is_well:
+                waited += time.monotonic() - since
+        raise NoServerAnsweredError(f"{method} {path}")
 
     def _random_url(self) -> str:
         return self._rng.choice(self._cluster.nodes).address
@@ -128,7 +140,8 @@ class SimulatedUsers:
             if reader.is_whole and reader.ends_at_waits and not is_last:
                 # The answer may have ended because the turn waited for a person: a client reads it again then.
                 has_ended = (await self.call("GET", f"/v1/turns/{turn.turn_id}")).json()["phase"] == "ended"
-                if not has_ended or turn.has_waited:
+                # It may have waited unnoticed, if it was cancelled meanwhile.
+                if not has_ended or turn.has_waited or turn.agent == "asking":
                     is_last = has_ended
                     reader.is_whole = False
                     reader.forget()

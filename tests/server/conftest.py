@@ -14,7 +14,7 @@ from tests.retrieval.shelf import SHELF
 from tests.serving import Puppet, Served, quick_settings, serving, within
 from turnwire import Turnwire
 
-StoreKind = Literal["memory", "sqlite"]
+StoreKind = Literal["memory", "sqlite", "postgres"]
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
@@ -28,6 +28,8 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Before the first request and after the last one there is nobody to keep waiting.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+            # asyncpg looks for a file of passwords.
+            function.can_block_in("turnwire/stores/postgres/connections.py", "connect")
             function.can_block_in("turnwire/assembly.py", {"build_retrieval", "build_vault"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
@@ -46,9 +48,9 @@ def errors_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     assert not unexpected
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> StoreKind:
-    """For tests that are about what a store could get wrong."""
+    """For tests that are about what a store could get wrong. `tests/server_stores.py` has the stores."""
     return request.param
 
 

@@ -269,7 +269,9 @@ async def test_approval_is_input_required_and_the_reply_continues_the_task(
         assert plain(waiting)["status"]["message"]["parts"][1]["data"]["approvals"][0]["call_id"] == "c1"
         answer = message("", *reply, task_id=paused.task.id, context_id=paused.task.context_id)
         done = await read(client.send_message(answer))
-        assert (done.states[0], done.state) == ("working", "completed")
+        # A stream that opens when the turn has ended again shows its end alone.
+        assert done.states[0] in ("working", "completed")
+        assert done.state == "completed"
         assert done.text == ("May I? Paid." if approved else done.text)
         assert ("Paid." in done.text) is approved
         frames = await server.whole(paused.task.id)

@@ -163,6 +163,7 @@ async def test_earlier_messages_of_a_new_thread_become_the_history(server: Serve
     ]
 
 
+@pytest.mark.one_store("its second server begins with an empty store")
 async def test_repeated_question_in_a_thread_keeps_its_history(serve: Serve, puppet: Puppet) -> None:
     messages = [
         {"role": "user", "content": "Why?"},

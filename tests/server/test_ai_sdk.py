@@ -208,6 +208,7 @@ async def test_earlier_messages_of_a_new_chat_become_the_history(serve: Serve, k
         assert read(again).text == history
 
 
+@pytest.mark.one_store("its second server begins with an empty store")
 async def test_client_history_is_limited(serve: Serve) -> None:
     async with serve(recite, history_turns=1) as server:
         answer = await post(server, asks("a"), answers("x", "b"), asks("c"), answers("y", "d"), asks("e"))
@@ -605,6 +606,7 @@ async def test_foreign_origin_is_refused_without_key(serve: Serve) -> None:
         assert await server.written() == (0, 0)
 
 
+@pytest.mark.one_store("another process may have readers of a shared store")
 async def test_message_interrupts_a_turn_that_nobody_reads(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("one")) as left:
         (await puppet.part()).say("Unwanted")

@@ -176,9 +176,9 @@ class WebSocket(SseChat):
 RESUMING = (SseChat, ThreePhaseText, AgUi, OpenAIResponses, AiSdkByChunk, WebSocket)
 
 
-@pytest.mark.parametrize("kind", RESUMING, ids=lambda kind: kind.__name__)
-async def test_a_client_that_resumes_ends_with_the_whole_answer(serve: Serve, kind: type[SseChat]) -> None:
-    wire, chance = kind(), random.Random(kind.__name__)
+@pytest.mark.parametrize("wire_class", RESUMING, ids=lambda wire_class: wire_class.__name__)
+async def test_a_client_that_resumes_ends_with_the_whole_answer(serve: Serve, wire_class: type[SseChat]) -> None:
+    wire, chance = wire_class(), random.Random(wire_class.__name__)
     async with (
         serve(tell, max_open_streams=10_000) as server,
         cutting(server, lambda: chance.randrange(wire.most_bytes)) as (client, cutter),

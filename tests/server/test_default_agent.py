@@ -123,6 +123,7 @@ async def test_an_agent_alone_has_no_library(serve: Serve, tmp_path: Path) -> No
         assert not list(tmp_path.glob("documents.*"))
 
 
+@pytest.mark.one_store("PostgreSQL keeps everything")
 async def test_the_library_of_a_server_that_keeps_nothing_goes_with_it(
     serve_documents: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ async def test_an_id_that_no_document_has_is_not_found(anna: Client) -> None:
         assert error_of(await anna.http.get(f"/v1/documents/{unknown}?start=0&end=1"), 404)
 
 
+@pytest.mark.one_store("it replaces methods of the local library")
 async def test_a_document_that_changes_while_it_is_shown_is_not_found(
     anna: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ async def test_a_server_without_documents_says_so(serve: Serve) -> None:
             assert error_of(response, 404)["code"] == "no_documents"
 
 
+@pytest.mark.one_store("it replaces methods of the local library")
 async def test_unexpected_failure_is_answered_once(
     server: Served, anna: Client, monkeypatch: pytest.MonkeyPatch, errors_in_the_log: list[str]
 ) -> None:

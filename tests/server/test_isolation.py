@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
+from tests.server.socket_client import talking
 from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
 from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
 from turnwire.cli.web_server import GuardedProtocol
@@ -52,6 +53,30 @@ async def test_row_3_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
             await open_streams(server, 0)
         lines = (await server.http.get(path)).text.splitlines()
         assert len(lines) == 54
+
+
+async def test_row_3_downloads_of_one_principal_read_a_few_pages_at_a_time(
+    server: Served, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn_id = await ended_turn(server, puppet, *[StatusEvent("x")] * 20)
+    store, reading, let_go = server.turnwire.store, 0, asyncio.Event()
+    read = store.read
+
+    async def read_slowly(*arguments: Any) -> Any:
+        nonlocal reading
+        reading += 1
+        await let_go.wait()
+        return await read(*arguments)
+
+    monkeypatch.setattr(store, "read", read_slowly)
+    path = f"/v1/turns/{turn_id}/log.jsonl"
+    downloads = [asyncio.create_task(server.http.get(path)) for _ in range(30)]
+    await open_streams(server, 30)
+    await until(lambda: reading >= 4)
+    assert reading == 4
+    let_go.set()
+    answers = await within(asyncio.gather(*downloads))
+    assert {len(answer.text.splitlines()) for answer in answers} == {24}
 
 
 async def test_row_12_page_of_a_long_poll_is_bounded_in_bytes(server: Served, puppet: Puppet) -> None:
@@ -252,6 +277,8 @@ async def test_row_18_nul_characters_are_refused_as_invalid(server: Served) -> N
         await server.http.patch(f"/v1/sessions/{session}", json={"title": "a\x00b"}),
     ):
         assert error_of(refused, 422)["code"] == "invalid_request"
+    async with talking(server) as talk:
+        assert await talk.refused("start", message="Hello", idempotency_key="a\x00b") == "invalid_request"
 
 
 async def test_json_answers_are_not_stored_by_caches(server: Served, puppet: Puppet) -> None:
@@ -310,6 +337,7 @@ async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
         assert {answer.status_code for answer in await within(asyncio.gather(*waiting))} == {401}
 
 
+@pytest.mark.one_store("it looks into the files of SQLite")
 async def test_row_14_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path: Path) -> None:
     origin = {"sec-fetch-site": "same-origin"}
     async with serve(store="sqlite") as server:

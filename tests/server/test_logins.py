@@ -258,6 +258,7 @@ async def test_login_without_api_keys_is_404(serve: Serve) -> None:
         assert (await server.http.get("/v1/me", headers={"X-User": "anna"})).json()["principal"] == "anna"
 
 
+@pytest.mark.one_store("its second server begins with an empty store")
 async def test_me_reports_documents_and_upload_suffixes(serve_documents: Serve, serve: Serve) -> None:
     async with serve_documents() as server:
         me = (await server.http.get("/v1/me")).json()

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contracts.stores import at_once
@@ -46,6 +47,7 @@ def change(before: Numbers, after: Numbers) -> Any:
     return lambda name: after[name] - before[name]
 
 
+@pytest.mark.one_store("it reads the store without an event loop")
 async def test_metrics_count_turns_commits_and_readers(
     serve: Serve, puppet: Puppet, errors_in_the_log: list[str]
 ) -> None:

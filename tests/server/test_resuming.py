@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served
+from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served, error_of
+from turnwire.assembly import WIRES
 from turnwire.core.codec import now_ms
 
 
@@ -158,6 +159,17 @@ async def test_expired_events_are_a_gap_with_the_state(server: Served, puppet: P
         assert await stream.rest() == frames[-1:]
     assert (await server.http.get(f"/v1/turns/{turn_id}/events?after={last}")).status_code == 204
     assert (await server.snapshot(turn_id))["state"]["text"] == "All gone."
+
+
+@pytest.mark.parametrize("wire", [name for name in WIRES if name != "sse_chat"])
+async def test_expired_log_on_a_wire_without_gaps_is_gone_and_never_a_part(
+    server: Served, puppet: Puppet, wire: str
+) -> None:
+    turn_id, _ = await finished(server, puppet, "All ", "gone.")
+    await server.turnwire.store.maintain(expire_before=now_ms() + 1)
+    for position in ({}, {"after": 2}):
+        answer = await server.http.get(f"/v1/turns/{turn_id}/events", params={"wire": wire, **position})
+        assert error_of(answer, 410)["code"] == "events_gone"
 
 
 async def test_a_sealed_log_is_read_like_any_other(server: Served, puppet: Puppet) -> None:

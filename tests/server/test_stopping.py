@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Puppet, Served, Stream, error_of, within
+from turnwire.core.errors import TurnTakenError
 from turnwire.core.events import ToolCallEvent, UsageEvent
 
 
@@ -86,6 +88,28 @@ async def test_agent_that_ignores_cancellation_is_abandoned(serve: Serve, kind: 
         async with server.ask(session_id="s") as following:
             assert (await following.rest())[-1].event["outcome"] == "completed"
         assert len(await server.whole(stream.turn_id)) == len(stream.seen)
+
+
+async def test_cancel_that_is_not_acknowledged_in_time_is_a_202_and_stands(
+    server: Served, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn_id = await server.start()
+    part = await puppet.part()
+    runner = server.turnwire.runner
+    # As if another process ran the turn, and did not answer.
+    monkeypatch.setattr(runner._worker, "end", _taken)
+    impatient = msgspec.structs.replace(runner._limits, lease=0.01, cancel_patience=0.01)
+    monkeypatch.setattr(runner, "_limits", impatient)
+    answer = await server.http.post(f"/v1/turns/{turn_id}/cancel")
+    assert (answer.status_code, answer.json()["phase"]) == (202, "running")
+    monkeypatch.undo()
+    await within(part.over.wait())
+    assert (await server.ended(turn_id))["outcome"] == "cancelled"
+    assert (await server.http.post(f"/v1/turns/{turn_id}/cancel")).status_code == 200
+
+
+async def _taken(turn_id: str, stop: object) -> None:
+    raise TurnTakenError(turn_id)
 
 
 async def test_deleting_a_session_stops_its_turns(server: Served, puppet: Puppet) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve
-from tests.serving import Puppet, Served, error_of, let_time_pass
+from tests.serving import Puppet, Served, error_of, let_time_pass, until, within
 from turnwire.server.auth import Caller
 from turnwire.server.request import Request
 from turnwire.server.streams.resume import START
@@ -166,8 +166,10 @@ class Cycle:
 Cycle.__module__ = "uvicorn.protocols.http.scripted"
 
 
-@pytest.mark.parametrize("kind", ["turn", "session"])
-async def test_stream_opened_while_draining_is_started_and_ended(server: Served, puppet: Puppet, kind: str) -> None:
+@pytest.mark.parametrize("source_kind", ["turn", "session"])
+async def test_stream_opened_while_draining_is_started_and_ended(
+    server: Served, puppet: Puppet, source_kind: str
+) -> None:
     turn_id = await server.start()
     await puppet.part()
     services, wire, cycle = server.turnwire.services, SseChat(), Cycle()
@@ -175,10 +177,32 @@ async def test_stream_opened_while_draining_is_started_and_ended(server: Served,
     services.streams.drain()
     request = Request({"path": "/", "headers": []}, cycle.receive, cycle.send)
     request.caller = Caller("local", ())
-    if kind == "turn":
+    if source_kind == "turn":
         stream = stream_turn(request, services, record, wire, START)
     else:
         source = SessionSource(services.store, record.session_id, None, 0, wire.session_encoder)
         stream = Stream(request, services, wire, source, [])
     await stream.run(cycle.receive, cycle.send)
     assert cycle.sent[:2] == ["http.response.start", "http.response.body"]
+
+
+async def test_download_that_has_not_begun_gets_no_heartbeat(
+    server: Served, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write before the status would raise where all streams are checked, and end the checks."""
+    turn_id = await server.start()
+    (await puppet.part()).end()
+    await server.ended(turn_id)
+    store, streams, let_go = server.turnwire.store, server.turnwire.streams, asyncio.Event()
+    read = store.read
+
+    async def read_slowly(*arguments: Any) -> Any:
+        await let_go.wait()
+        return await read(*arguments)
+
+    monkeypatch.setattr(store, "read", read_slowly)
+    waiting = asyncio.create_task(server.http.get(f"/v1/turns/{turn_id}/log.jsonl"))
+    await until(lambda: streams.open_count == 1)
+    let_time_pass(server.turnwire, 2 * server.turnwire.settings.heartbeat)
+    let_go.set()
+    assert len((await within(waiting)).text.splitlines()) == 4

@@ -31,7 +31,7 @@ from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
-from turnwire.core.contracts import Annotation, ApiKey, AppendRequest, Suspension
+from turnwire.core.contracts import Annotation, ApiKey, AppendRequest, Suspension, TurnFilter
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -696,6 +696,26 @@ async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
     await store._writer.flush()
     assert b"a-secret-word" not in write_ahead_log.read_bytes()
     assert b"a-secret-word" not in (tmp_path / DATABASE_NAME).read_bytes()
+
+
+async def test_row_6_search_through_ascii_texts_runs_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function in Python would hold the interpreter's lock, and with it the event loop, for every text."""
+    compared: list[str] = []
+    compare = schema._mentions
+    monkeypatch.setattr(schema, "_mentions", lambda text, term: compared.append(text) or compare(text, term))
+    store = SqliteStore(tmp_path)
+    await store.open()
+    try:
+        turn = await ended(store, TokenEvent("Three ferries"), message="Harbour and ships")
+        assert [found.id for found in await store.list_turns("ann", where=TurnFilter(search="hARBOUR"))] == [turn.id]
+        assert len(await store.list_sessions("ann", search="FERRIES")) == 1
+        assert await store.list_sessions("ann", search="Fähre") == []
+        assert compared == []
+        await ended(store, message="Die Straße")
+        assert len(await store.list_turns("ann", where=TurnFilter(search="STRASSE"))) == 1
+        assert compared == ["Die Straße"]
+    finally:
+        await store.close()
 
 
 async def test_row_19_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteStore, tmp_path: Path) -> None:

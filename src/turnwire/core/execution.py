@@ -34,6 +34,7 @@ from turnwire.core.errors import (
     ClientToolsNotTakenError,
     EventRefusedError,
     FencedError,
+    LogRewoundError,
     StoreError,
     StoreFullError,
     TurnEndedError,
@@ -631,6 +632,12 @@ class Execution:
                 break
             except FencedError:
                 logger.warning("turn %s was taken over by another worker, which ends it", self.turn_id)
+                state = ExecutionState.ABANDONED
+                break
+            except (LogRewoundError, TurnNotFoundError) as error:
+                # To write on would give readers other events at positions that they have seen. Claimed again, the turn
+                # has another epoch, which tells them.
+                logger.error("the database has lost committed events of turn %s: %s", self.turn_id, error)
                 state = ExecutionState.ABANDONED
                 break
             except StoreError as error:

@@ -76,8 +76,12 @@ class Follower:
             self._has_missed_commit = True
         elif events and events[0].position == self._position + 1 and self._epoch in (None, events[0].epoch):
             self._advance(events)
-        elif not events or events[-1].position > self._position:
+        elif not events or events[-1].position > self._position or self._is_newer(events[-1]):
+            # A higher epoch at a lower position: the database has lost events that were committed.
             self._reading = asyncio.create_task(self._read())
+
+    def _is_newer(self, logged: LoggedEvent) -> bool:
+        return self._epoch is not None and logged.epoch > self._epoch
 
     async def _read(self) -> None:
         try:

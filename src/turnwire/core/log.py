@@ -14,7 +14,7 @@ from msgspec import Struct
 from turnwire.core import metrics
 from turnwire.core.codec import LoggedEvent, ascii_json, encode_token, json_string, log_event
 from turnwire.core.contracts import AppendRequest, JournalEntry, LogStore, Refusal, Suspension
-from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
+from turnwire.core.errors import EventTooLargeError, FencedError, LogRewoundError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
@@ -309,12 +309,17 @@ class TurnLog:
     async def rewind(self) -> None:
         """Return to the last committed event, after a failure of the store. Raises StoreError, TurnEndedError.
 
-        The log itself is read: an append that was reported as failed may have been committed.
+        The log itself is read: an append that was reported as failed may have been committed. Raises LogRewoundError or
+        TurnNotFoundError if the database has lost what it had committed.
         """
-        while events := await self._store.read(self.turn_id, self._committed, PAGE):
-            self._committed = events[-1].position
+        position = self._committed - 1
+        while events := await self._store.read(self.turn_id, position, PAGE):
+            position = events[-1].position
             if events[-1].is_last:
                 raise TurnEndedError(self.turn_id)
+        if position < self._committed:
+            raise LogRewoundError(self.turn_id)
+        self._committed = position
         await self.restore()
         self._position, self._failure = self._committed, None
 

@@ -20,6 +20,7 @@ _MAX_MEMORY = 2 * 1024**3
 _MAX_CHARACTERS = 50_000_000
 # More than the characters above take. A parser that a file has taken over need not keep to them.
 _MAX_OUTPUT = 256 * 1024**2
+_NICENESS = 10
 # -P: modules must not be imported from the folder that the server was started in.
 _COMMAND = (sys.executable, "-P", "-m", "turnwire.retrieval.documents.sandbox")
 # What Python may need to start, none of it a secret.
@@ -88,6 +89,8 @@ def _main(suffix: str, seconds: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        # Where processors are short, streams come before a document that takes long to read.
+        os.nice(_NICENESS)
     except ImportError:
         pass  # Windows has no such limits; the timeout of the parent process still holds.
     confine()

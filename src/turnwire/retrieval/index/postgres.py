@@ -180,7 +180,8 @@ class PostgresLibrary:
         conditions, values = [_VISIBLE], list[object]([owner])
         if search:
             conditions.append("(strpos(folded_name, ?) > 0 OR strpos(folded_title, ?) > 0)")
-            values += [_storable(search).lower()] * 2
+            # What is left of a NUL character is in every name; NULL is in none.
+            values += [_storable(search).lower() or None] * 2
         if after is not None:
             conditions.append("(name, id) > (SELECT name, id FROM document WHERE id = ?)")
             values.append(_storable(after))

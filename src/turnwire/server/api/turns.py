@@ -66,11 +66,18 @@ async def seal(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     return {"version": 1, **msgspec.to_builtins(found), "root": root_of(found)}
 
 
-@router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")
-async def cancel(services: ServicesDep, caller: Writing, id: PathId) -> Json:
+@router.post(
+    "/{id}/cancel",
+    summary="Stop a turn; answers when it has stopped, also if it had before",
+    responses={202: {"description": "The turn has not stopped in time; the command stands, and its worker obeys it"}},
+)
+async def cancel(services: ServicesDep, caller: Writing, id: PathId, response: Response) -> Json:
     record = await services.store.find_turn(caller.principal, id)
     await services.runner.cancel(record.id)
-    return await _snapshot(services, caller.principal, record.id)
+    snapshot = await _snapshot(services, caller.principal, record.id)
+    if snapshot["phase"] != "ended":
+        response.status_code = 202
+    return snapshot
 
 
 @router.post("/{id}/fork", summary="Start a turn that shares this one's log up to a position", status_code=201)

@@ -38,6 +38,7 @@ class Connection:
         "_writes_chunks",
         "age_ticks",
         "blocked_ticks",
+        "has_begun",
         "is_blocked",
         "is_finished",
         "key_id",
@@ -54,6 +55,8 @@ class Connection:
         self.principal = principal
         self.key_id = key_id
         self.route = route
+        self.has_begun = True
+        """False while the response has no status yet, and so cannot be written to."""
         self.is_blocked = False
         self.is_finished = False
         self.quiet_ticks = 0
@@ -109,11 +112,11 @@ class Connection:
             self.write(frame)
 
     def finish(self, control: Control) -> None:
-        """End the stream with a control frame; break the connection if the wire has none or a write is blocked."""
+        """End the stream with a control frame; break the connection where that cannot be written."""
         if self.is_finished:
             return
         frame = self.wire.control(control)
-        if frame is None or self.is_blocked:
+        if frame is None or self.is_blocked or not self.has_begun:
             self.abort()
         else:
             self.write(frame, last=True)

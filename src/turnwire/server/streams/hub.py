@@ -85,9 +85,10 @@ class StreamHub:
         if not self._open_by[principal]:
             del self._open_by[principal]
 
-    def connect(self, send: Send, wire: Wire, caller: Caller, route: str) -> Connection:
+    def connect(self, send: Send, wire: Wire, caller: Caller, route: str, *, has_begun: bool = True) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
         connection = kind(send, wire, caller.principal, caller.key_id, route)
+        connection.has_begun = has_begun
         self.register(connection)
         return connection
 
@@ -168,7 +169,7 @@ class StreamHub:
                 connection.abort()
         elif connection.age_ticks >= self._lifetime_ticks:
             connection.finish(_reconnect())
-        else:
+        elif connection.has_begun:
             connection.quiet_ticks += 1
             if connection.quiet_ticks >= self._heartbeat_ticks and connection.takes_heartbeat():
                 connection.write(connection.wire.heartbeat)

@@ -87,10 +87,11 @@ class Stream:
 
     async def run(self, receive: Receive, send: Send) -> None:
         turn_id, left, opened_at = self._turn_id, True, monotonic()
-        if self._source is not None and not self._source.waits:
+        begins = self._source is not None and not self._source.waits
+        if begins:
             # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
             await send(_start(200, self._headers))
-        connection = self._hub.connect(send, self._wire, self._caller, self._route)
+        connection = self._hub.connect(send, self._wire, self._caller, self._route, has_begun=begins)
         if self._record is not None:
             self._runner.reader_joined(self._record)
         self._record = None
@@ -123,9 +124,11 @@ class Stream:
                 except (TurnwireError, HttpError) as error:
                     refusal = error if isinstance(error, HttpError) else http_error(error)
                     await send(_start(refusal.status, [*self._error_headers, *json_headers(refusal.body)]))
+                    connection.has_begun = True
                     connection.write(refusal.body, last=True)
                     return
                 await send(_start(200, self._headers))
+                connection.has_begun = True
                 self._reader = source.attach(connection)
             await source.write(connection)
         except Exception:

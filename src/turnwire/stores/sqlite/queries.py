@@ -21,6 +21,7 @@ from turnwire.stores.sqlite.rows import (
     read_turn,
     turn_from,
 )
+from turnwire.stores.sqlite.schema import mentions
 
 # Ids grow with time, so the position of a deleted turn can still be found.
 NEXT = (
@@ -84,11 +85,14 @@ class SqliteQueries:
     ) -> list[TurnRecord]:
         where = where or TurnFilter()
         conditions, values = ["principal = ?"], [principal]
+        if where.search:
+            condition, terms = mentions("message", where.search)
+            conditions.append(condition)
+            values += terms
         for condition, value in (
             ("session_id = ?", session_id),
             ("agent = ?", where.agent),
             ("coalesce(outcome, phase) = ?", where.status),
-            ("mentions(message, ?)", where.search.casefold() if where.search else None),
         ):
             if value is not None:
                 conditions.append(condition)

@@ -17,6 +17,7 @@ from turnwire.stores.sqlite.rows import (
     session_from,
     turn_from,
 )
+from turnwire.stores.sqlite.schema import mentions
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _NUMBER = "(SELECT number FROM turn WHERE id = ?)"
@@ -45,11 +46,12 @@ class SqliteRegistry:
         where = "principal = ?"
         values: list[Any] = [principal]
         if search:
-            where += (
-                " AND (mentions(title, ?) OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
-                " AND (mentions(message, ?) OR mentions(answer, ?))))"
-            )
-            values += [search.casefold()] * 3
+            in_title, titles = mentions("title", search)
+            in_message, messages = mentions("message", search)
+            in_answer, answers = mentions("answer", search)
+            in_turns = f"SELECT 1 FROM turn WHERE session_id = session.id AND ({in_message} OR {in_answer})"
+            where += f" AND ({in_title} OR EXISTS ({in_turns}))"
+            values += [*titles, *messages, *answers]
 
         def run(connection: sqlite3.Connection) -> list[Any]:
             last = _find(connection, principal, before) if before is not None else None

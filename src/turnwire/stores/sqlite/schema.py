@@ -212,8 +212,20 @@ def _explained(path: Path, connection: sqlite3.Connection | None = None) -> Gene
         raise
 
 
+def mentions(column: str, term: str) -> tuple[str, list[str]]:
+    """Return the SQL condition that a column has this term, in upper or lower case, and the values of the condition.
+
+    SQLite ignores the case of A to Z only, so a Python function compares other texts. It holds the interpreter's lock,
+    and with it the event loop: texts of ASCII characters are left to SQLite.
+    """
+    folded, is_ascii = term.casefold(), f"length(CAST({column} AS BLOB)) = length({column})"
+    condition, values = f"(NOT {is_ascii} AND mentions({column}, ?))", [folded]
+    if not folded.isascii():
+        return condition, values
+    return f"(instr(lower({column}), ?) > 0 OR {condition})", [folded, *values]
+
+
 def _mentions(text: str | None, term: str) -> bool:
-    # SQLite's LIKE ignores the case of A to Z only.
     return text is not None and term in text.casefold()
 
 

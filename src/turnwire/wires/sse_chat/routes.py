@@ -5,6 +5,7 @@ import asyncio
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Control, Reset, Wire
 from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.fairness import FairSlots
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
@@ -325,6 +326,21 @@ class _LineEncoder:
         return b""
 
 
+class FairReader:
+    """Reads of a log that take a slot each, so that many downloads of one principal delay others by a few pages."""
+
+    def __init__(self, store: StateReader, slots: FairSlots, principal: str) -> None:
+        self._store = store
+        self._slots = slots
+        self._principal = principal
+        self.watch = store.watch
+        self.turn_state = store.turn_state
+
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        async with self._slots.slot(self._principal):
+            return await self._store.read(turn_id, after, limit, epoch)
+
+
 class LogSource(StreamSource):
     """The committed events of a turn, up to the position that the log had when it was asked for."""
 
@@ -351,5 +367,5 @@ def stream_log(request: Request, services: Services, record: TurnRecord) -> Stre
     """Open the download of a turn's log."""
     name = f'attachment; filename="turn-{record.id}.jsonl"'
     headers = [(b"content-disposition", name.encode("ascii"))]
-    source = LogSource(services.store, record)
+    source = LogSource(FairReader(services.store, services.requests, request.caller.principal), record)
     return Stream(request, services, LogFile(), source, headers, caching=[(b"cache-control", b"no-store")])
