@@ -1,4 +1,4 @@
-"""Questions as text, one field at a time, for channels that have no forms."""
+"""Questions as text, one field at a time, for channels and clients that have no forms."""
 
 from collections.abc import Mapping
 from typing import Any
