@@ -148,12 +148,13 @@ class ChannelStream:
     async def request_approval(self, ask: ApprovalAsk) -> None:
         """Show the request even after other calls have failed: the turn waits for the decision."""
         approving = self._channel.approving
-        await self._request(approving and approving.on_approval_request, ask, _waiting_line(ask))
+        await self._request(approving.on_approval_request if approving else None, ask, _waiting_line(ask))
 
     async def ask_question(self, ask: QuestionAsk) -> None:
         """Show the question in the same way."""
         questioning = self._channel.questioning
-        await self._request(questioning and questioning.on_question, ask, f"Question: {_short(ask.prompt)}")
+        method = questioning.on_question if questioning else None
+        await self._request(method, ask, f"Question: {_short(ask.prompt)}")
 
     async def close_question(self, ask: QuestionAsk) -> None:
         if questioning := self._channel.questioning:
