@@ -193,21 +193,25 @@ async def test_every_wait_of_a_turn_is_delivered_once_signed(receiver: Receiver,
     turnwire = waiting_turnwire(receiver, tmp_path)
     async with turnwire.lifespan():
         turn_id = await ask_with_tools(turnwire)
-        (asked,) = await receiver.count(1)
-        (wait,) = verify(asked)["data"]["waits_for"]
+        (question,) = await receiver.count(1)
+        (wait,) = verify(question)["data"]["waits_for"]
         assert wait["kind"] == "question"
         await turnwire.runner.reply(turn_id, wait["id"], "plus")
-        _, called = await receiver.count(2)
-        (call,) = verify(called)["data"]["waits_for"]
+        _, tool_call = await receiver.count(2)
+        (call,) = verify(tool_call)["data"]["waits_for"]
         await turnwire.runner.send_tool_result(turn_id, call["id"], "Oslo")
         _, _, done = await receiver.count(3)
-    assert [verify(each)["type"] for each in (asked, called, done)] == ["turn.waiting", "turn.waiting", "turn.done"]
+    assert [verify(each)["type"] for each in (question, tool_call, done)] == [
+        "turn.waiting",
+        "turn.waiting",
+        "turn.done",
+    ]
     assert call["kind"] == "client_tool"
     assert len(delivered_turns(receiver)) == 3
     assert done.headers["webhook-id"] == turn_id
-    assert verify(asked)["data"]["turn_id"] == turn_id
-    assert b"private" not in asked.body + called.body
-    assert b"plan?" not in asked.body
+    assert verify(question)["data"]["turn_id"] == turn_id
+    assert b"private" not in question.body + tool_call.body
+    assert b"plan?" not in question.body
 
 
 async def test_content_of_a_wait_has_the_question(receiver: Receiver, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class _OpenSession(Struct, eq=False):
     """The questions that the next prompt answers, by the ids of their turn and their own."""
     choices: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict[tuple[str, str], dict[str, Any]])
     """The requests for a choice that are open, by the same ids."""
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    question_shown: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when such a question was shown, so that the prompt ends."""
     texts: int = 0
 
@@ -234,11 +234,11 @@ class AcpAgent:
     async def _prompt(self, params: PromptParams) -> dict[str, Any]:
         """Start a turn or answer its question, show it, and answer when it has ended or asks for the next prompt."""
         session = self._session(params.session_id)
-        session.asked.clear()
+        session.question_shown.clear()
         turn_id, task = await self._take_answer(session, params) or await self._start(session, params)
-        asked = asyncio.create_task(session.asked.wait())
-        await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        shown = asyncio.create_task(session.question_shown.wait())
+        await asyncio.wait([task, shown], return_when=asyncio.FIRST_COMPLETED)
+        shown.cancel()
         if not task.done():
             return {"stopReason": "end_turn"}
         done, error = task.result()
@@ -418,7 +418,7 @@ class AcpAgent:
         else:
             session.forms[key] = form
             await self._show_text(session, turn_id, form.label)
-            session.asked.set()
+            session.question_shown.set()
 
     async def _fill_form(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
         """Ask by an elicitation, again if the answer does not fit."""
@@ -476,7 +476,7 @@ class AcpAgent:
             form = next(iter(session.forms.values()), None)
         if form is not None:
             await self._show_text(session, turn_id, f"{problem}: {form.label}" if problem else form.label)
-            session.asked.set()
+            session.question_shown.set()
         return turn_id, following
 
     async def _show_text(self, session: _OpenSession, turn_id: str, text: str) -> None:
