@@ -101,7 +101,7 @@ class _Bench:
             events = [LoggedEvent(first + n, 1, now_ms(), _TOKEN) for n in range(each)]
             group.append(AppendRequest(turn_id, 1, events, lambda *_: None))
             self.positions[turn_id] += each
-        written = await write_group(connection, group, keeps_outbox=False)
+        written = await write_group(connection, group, noting=(False, False))
         assert len(written) == turns, "a commit that was to be measured was refused"
 
     async def look(self, connection: DatabaseConnection, turns: int) -> None:

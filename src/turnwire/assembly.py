@@ -106,7 +106,10 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
     """Return the store of this kind. Raises StoreUnusableError."""
-    common = _StoreOptions(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
+    keeps_outbox = settings.webhook_url is not None
+    common = _StoreOptions(
+        lease=settings.lease, keeps_outbox=keeps_outbox, notes_waits=keeps_outbox and settings.webhook_waiting
+    )
     if settings.commit_interval is not None:
         common["commit_interval"] = settings.commit_interval
     common["seal_key"] = seal_key_of(settings)
@@ -126,6 +129,7 @@ class _StoreOptions(TypedDict):
 
     lease: float
     keeps_outbox: bool
+    notes_waits: bool
     seal_key: NotRequired[bytes | None]
     commit_interval: NotRequired[float]
 
@@ -183,13 +187,17 @@ def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_p
 
 
 def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
-    """Return the webhooks of ended turns; None if no address is configured."""
+    """Return the webhooks; None if no address is configured."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
     from turnwire.reporting.webhooks import WebhookLimits, Webhooks
 
     limits = WebhookLimits(
-        settings.webhook_timeout, settings.webhook_attempts, settings.webhook_retry, settings.webhook_content
+        settings.webhook_timeout,
+        settings.webhook_attempts,
+        settings.webhook_retry,
+        settings.webhook_content,
+        settings.webhook_waiting,
     )
     return Webhooks(store, settings.webhook_url, settings.webhook_secret.get_secret_value(), limits)
 

@@ -302,6 +302,10 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         default=None, description="The key that webhooks are signed with: `whsec_` and base64 of 24 to 64 random bytes."
     )
+    webhook_waiting: bool = Field(
+        default=False,
+        description="Whether it is also called when a turn waits: for an approval, an answer, a client's tool.",
+    )
     webhook_content: bool = Field(default=False, description="Whether webhooks have the message and the answer.")
     webhook_timeout: float = Field(default=15, gt=0, description="How long one webhook request may take.")
     webhook_attempts: int = Field(default=12, gt=0, description="The most attempts to deliver a webhook.")

@@ -1,7 +1,7 @@
 """Tests of Python clients that run tools by themselves: LangChain, and the OpenAI Agents SDK as a client."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -94,6 +94,29 @@ async def test_agents_sdk_runs_its_tools(serve: Serve, model_class: Any) -> None
         result = await Runner.run(agent, "mixed", run_config=RunConfig(tracing_disabled=True))
         assert await server.written() == (1, 1)
     assert result.final_output == LAST
+
+
+@pytest.mark.parametrize("model_class", [OpenAIChatCompletionsModel, OpenAIResponsesModel])
+async def test_agents_sdk_tool_continues_the_turn_after_a_restart(serve: Serve, model_class: Any) -> None:
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        server = await first.enter_async_context(serve(TwoWayAgent(), store="sqlite"))
+        client = await second.enter_async_context(
+            AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        )
+
+        @function_tool
+        async def locate() -> str:
+            """Find the user, while the server is restarted."""
+            nonlocal server
+            await first.aclose()
+            server = await second.enter_async_context(serve(TwoWayAgent(), store="sqlite"))
+            client.base_url = f"{server.url}/v1"
+            return "Bern"
+
+        agent = Agent(name="front", model=model_class(model="turnwire", openai_client=client), tools=[locate])
+        result = await Runner.run(agent, "locate", run_config=RunConfig(tracing_disabled=True))
+        assert await server.written() == (1, 1)
+    assert result.final_output == "You are in Bern."
 
 
 def _locate() -> str:

@@ -200,7 +200,11 @@ async def test_telegram_records_outlive_the_process(backend: ChannelBackend) -> 
     assert (chat_id, 100 < seconds <= 200) == (7, True)
     assert await records.paired() == [7]
     assert await records.ask("7:2") == b"{}"
-    await records.settle("7:1", "delivered")
+    await records.set_ask("7:1", b"[]")
+    assert await records.asks("7", "7:") == {"7:1": b"[]"}
+    assert await records.asks("7", "8:") == await records.asks("8", "7:") == {}
+    (final,) = await records.undelivered()
+    await records.settle(final, "delivered")
     assert await records.undelivered() == []
     closed = await records.close_ask("7:1", "Decided.")
     assert closed is not None

@@ -1,6 +1,7 @@
-"""The contract of every store: the outbox of ended turns."""
+"""The contract of every store: the outbox of turns that have ended or wait."""
 
 from tests.contracts.stores import StoreBackend
+from tests.contracts.test_waiting_turns import suspended
 from tests.contracts.turns import claimed, ended, write
 from turnwire.core.contracts import Store
 from turnwire.core.turns import TurnRecord
@@ -66,3 +67,29 @@ async def test_erased_turn_leaves_the_outbox(backend: StoreBackend) -> None:
 async def test_store_without_keeps_outbox_has_no_notices(store: Store) -> None:
     await ended(store)
     assert await due(store) == []
+
+
+async def test_waiting_turn_is_due_from_the_commit_that_suspends_it(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True, notes_waits=True)
+    turn = await suspended(store)
+    ((notified, attempts),) = await due(store)
+    assert (notified.id, notified.phase, attempts) == (turn.id, "waiting", 0)
+
+
+async def test_store_without_notes_waits_has_no_notice_of_a_wait(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
+    await suspended(store)
+    assert await due(store) == []
+
+
+async def test_old_notice_that_is_dismissed_or_put_off_leaves_the_newer_one(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True, notes_waits=True)
+    turn = await suspended(store)
+    (old,) = await store.take_due(1_000, MINUTE, 10)
+    await write(store, await store.hold(turn.id, "other"), end="cancelled")
+    await store.put_off(turn.id, 2 * MINUTE, old.taken_until)
+    await store.dismiss(turn.id, old.taken_until)
+    ((notified, attempts),) = await due(store)
+    assert (notified.phase, attempts) == ("ended", 0)
+    await store.dismiss(turn.id, MINUTE)
+    assert await due(store, now=2 * MINUTE) == []

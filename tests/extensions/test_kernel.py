@@ -17,13 +17,15 @@ from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     MessageEvent,
+    QuestionEvent,
+    ReplyEvent,
     RestartEvent,
     StatusEvent,
     TokenEvent,
 )
 from turnwire.core.follow import follow
-from turnwire.extensions.channels import Channel, TurnListener
-from turnwire.extensions.contract import ApprovalAsk, StreamStep
+from turnwire.extensions.channels import Channel, ChannelStream, TurnListener
+from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep
 from turnwire.extensions.host import detect
 from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
@@ -288,6 +290,54 @@ async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path)
     )
     assert extension.calls == []
     assert steps == ["Denied: delete_all"]
+
+
+class QuestionRecorder(RecordingChannel):
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
+        self.calls.append(("question", ask))
+
+    async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
+        self.calls.append(("closed", ask))
+
+
+LINE = "Question: Which plan?"
+PLAN = {"type": "string", "enum": ["basic", "plus"]}
+
+
+@pytest.mark.parametrize(
+    ("cls", "calls"),
+    [
+        (QuestionRecorder, None),
+        (StreamingRecorder, [("status", LINE)]),
+        (StepRecorder, [("step", LINE)]),
+        (RecordingChannel, [("send", LINE)]),
+    ],
+)
+async def test_question_is_shown_on_every_kind_of_channel_and_closed_with_its_turn(cls: Any, calls: Any) -> None:
+    store, extension = MemoryStore(), cls()
+    turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN))
+    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=LIMITS.channel_timeout)
+    await within(listener(channel.open_stream("ann")).listen(store, turn.id))
+    ask = QuestionAsk(turn_id=turn.id, question_id="q1", prompt="Which plan?", schema=PLAN)
+    assert extension.calls == (calls or [("question", ask), ("closed", ask)])
+
+
+async def test_question_that_was_answered_before_is_only_closed() -> None:
+    store, extension = MemoryStore(), QuestionRecorder()
+    turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN), ReplyEvent("q1", "plus", by="bob"))
+    provides = detect(QuestionRecorder).provides
+    channel = Channel("chat", extension, provides, is_streaming=True, timeout=LIMITS.channel_timeout)
+    await within(listener(channel.open_stream("ann")).listen(store, turn.id))
+    assert [name for name, _ in extension.calls] == ["closed"]
+
+
+def listener(stream: ChannelStream) -> TurnListener:
+    return TurnListener(
+        stream.send_chunk,
+        stream.send_step,
+        on_question=stream.ask_question,
+        on_question_closed=stream.close_question,
+    )
 
 
 async def test_decision_without_a_request_is_refused(tmp_path: Path) -> None:

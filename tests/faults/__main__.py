@@ -14,6 +14,7 @@ from tests.faults.checks import TAKEOVER_SECONDS
 from tests.faults.cluster import StoreName
 from tests.faults.neighbour_campaign import NOISE, NeighbourVerdict, run_neighbour_campaign
 from tests.faults.office_campaign import OfficeVerdict, office_sdks, run_office_campaign
+from tests.faults.replica_campaign import percentile, run_replica_campaign
 
 
 def main() -> int:
@@ -24,6 +25,8 @@ def main() -> int:
         return run_against_channels(options)
     if options.neighbour:
         return run_with_neighbour(options)
+    if options.replicas:
+        return run_against_replicas(options)
     folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
     old_source = older_source(options.upgrade_from, folder) if options.upgrade_from else None
     workers = options.workers if options.store == "postgres" else 1
@@ -136,6 +139,41 @@ def print_neighbour_report(verdict: NeighbourVerdict) -> None:
         print(f"VIOLATION: {violation}", flush=True)
 
 
+def run_against_replicas(options: argparse.Namespace) -> int:
+    """Steer, answer and cancel turns from the server that does not run them, and kill servers meanwhile."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"seed {options.seed}; the servers' own data are in {folder}", flush=True)
+    verdict = asyncio.run(
+        run_replica_campaign(
+            repetitions=options.repetitions,
+            kills=random.Random(options.seed).sample(range(options.repetitions), options.repetitions // 5),
+            seed=options.seed,
+            folder=folder,
+            report=lambda text: print(f"  {text}", flush=True),
+        )
+    )
+    every = [second for seconds in verdict.seconds.values() for second in seconds]
+    rows: list[tuple[str, object]] = [
+        *((f"{action}: p50, p95, slowest", _percentiles(seconds)) for action, seconds in verdict.seconds.items()),
+        ("all: p50, p95, slowest", _percentiles(every)),
+        ("kill -9", verdict.kills),
+        ("requests repeated", verdict.repeated),
+        ("violations", len(verdict.broken)),
+    ]
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    for violation in verdict.broken[:40]:
+        print(f"VIOLATION: {violation}", flush=True)
+    return 1 if verdict.broken else 0
+
+
+def _percentiles(seconds: list[float]) -> str:
+    if not seconds:
+        return "none"
+    values = [percentile(seconds, 0.5), percentile(seconds, 0.95), max(seconds)]
+    return ", ".join(f"{value * 1000:.0f} ms" for value in values) + f" ({len(seconds)})"
+
+
 def print_office_report(verdict: OfficeVerdict) -> None:
     rows: list[tuple[str, object]] = [
         ("kill -9", verdict.kills),
@@ -225,6 +263,10 @@ def _options() -> argparse.Namespace:
         default="postgres",
         help="the servers' store (default: postgres)",
     )
+    parser.add_argument(
+        "--replicas", action="store_true", help="talk into turns from the server that does not run them, on PostgreSQL"
+    )
+    parser.add_argument("--repetitions", type=int, default=200, help="with --replicas: how often (default: 200)")
     parser.add_argument(
         "--kills", type=int, default=200, help="with --agents: kills for each SDK and store; with --channels: in all"
     )

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.campaign import faults_of
 from tests.faults.cluster import StoreName, faketime
+from tests.faults.replica_campaign import run_replica_campaign
 
 _ROOT = Path(__file__).parents[2]
 # The campaign ends by itself before this.
@@ -46,6 +47,16 @@ def test_short_campaign_breaks_no_promise(store: StoreName) -> None:
     # Only root can mount a disk to fill.
     for name in {*faults_of(store)} - (set() if isolation else {"fill_disk"}):
         assert f"| fault: {name} |" in run.stdout
+
+
+@pytest.mark.timeout(_BOUND_SECONDS)
+async def test_actions_from_another_replica_take_effect_once_also_with_kills(tmp_path: Path) -> None:
+    verdict = await run_replica_campaign(
+        repetitions=8, kills=range(5, 9), seed=1, folder=tmp_path, report=lambda _: None
+    )
+    assert verdict.broken == []
+    assert verdict.kills == 4
+    assert all(len(seconds) == 1 for seconds in verdict.seconds.values())
 
 
 def test_libfaketime_is_installed() -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from acp import RequestError, spawn_agent_process, text_block
 from acp.client.connection import ClientSideConnection
-from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+from acp.schema import (
+    AcceptElicitationResponse,
+    AllowedOutcome,
+    ClientCapabilities,
+    DeniedOutcome,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
+    RequestPermissionResponse,
+)
 
 from tests.process.server_process import AGENTS, environment, run, served
 from tests.process.test_resume import configure
@@ -49,7 +57,9 @@ class Editor:
 
 
 @asynccontextmanager
-async def editing(folder: Path, editor: Any, *options: str | Path) -> AsyncIterator[ClientSideConnection]:
+async def editing(
+    folder: Path, editor: Any, *options: str | Path, capabilities: ClientCapabilities | None = None
+) -> AsyncIterator[ClientSideConnection]:
     """Start the program as an editor does, and initialize it."""
     arguments = ["-m", "turnwire", "acp", "--data", folder / "data", *options]
     program = spawn_agent_process(
@@ -58,9 +68,10 @@ async def editing(folder: Path, editor: Any, *options: str | Path) -> AsyncItera
         *map(str, arguments),
         env=environment(),
         cwd=folder,
+        use_unstable_protocol=True,
     )
     async with program as (connection, _):
-        answer = await within(connection.initialize(protocol_version=1))
+        answer = await within(connection.initialize(protocol_version=1, client_capabilities=capabilities))
         assert answer.protocol_version == 1
         assert answer.agent_capabilities is not None
         assert answer.agent_capabilities.load_session
@@ -158,3 +169,99 @@ async def test_server_that_is_away_ends_the_command_with_the_reason(tmp_path: Pa
     assert done.code == 1
     assert "http://127.0.0.1:9" in done.err
     assert not done.out
+
+
+# Questions
+
+ASKING = """
+from turnwire import QuestionDeclinedError, ask
+
+PLAN = {"type": "string", "oneOf": [{"const": "b", "title": "Basic"}, {"const": "p", "title": "Plus"}]}
+TRIP = {
+    "type": "object",
+    "properties": {"plan": PLAN, "days": {"type": "integer", "maximum": 9}},
+    "required": ["plan", "days"],
+}
+
+async def asking(turn):
+    try:
+        first = await ask("Which plan?", PLAN)
+    except QuestionDeclinedError:
+        first = "none"
+    yield f"{first}, "
+    yield str(await ask("How long?", TRIP))
+
+asking.journal = True
+"""
+
+
+class FormEditor(Editor):
+    """An editor with forms; it answers with the next of `contents`."""
+
+    def __init__(self, *contents: dict[str, Any]) -> None:
+        super().__init__()
+        self.contents = list(contents)
+        self.forms: list[tuple[str, list[str]]] = []
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
+        self.forms.append((message, list(mode.requested_schema.properties)))
+        return AcceptElicitationResponse(action="accept", content=self.contents.pop(0))
+
+
+FORMS = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
+
+
+def asking_agent(folder: Path) -> list[str]:
+    (folder / "asking_agents.py").write_text(ASKING)
+    return ["--agent", "asking_agents:asking"]
+
+
+async def test_question_is_a_form_of_the_editor_until_its_answer_fits(tmp_path: Path) -> None:
+    wrong, right = {"plan": "p", "days": 10}, {"plan": "p", "days": 3}
+    editor = FormEditor({"value": "b"}, wrong, right)
+    async with editing(tmp_path, editor, *asking_agent(tmp_path), capabilities=FORMS) as connection:
+        session_id = await new_session(connection, tmp_path)
+        assert await prompt(connection, session_id, "Plan it") == "end_turn"
+        assert editor.text() == f"b, {right}"
+        refused = "value.days: this must be at most 9\nHow long?"
+        assert editor.forms == [
+            ("Which plan?", ["value"]),
+            ("How long?", ["plan", "days"]),
+            (refused, ["plan", "days"]),
+        ]
+
+
+async def test_question_is_a_choice_of_options_or_the_next_prompt(tmp_path: Path) -> None:
+    editor = Editor("choice-1")
+    async with editing(tmp_path, editor, *asking_agent(tmp_path)) as connection:
+        session_id = await new_session(connection, tmp_path)
+        assert await prompt(connection, session_id, "Plan it") == "end_turn"
+        assert [call.title for call in editor.requests] == ["Which plan?"]
+        assert [call.status for call in editor.of("tool_call_update")] == ["completed"]
+        assert editor.text() == "p, How long? plan [Basic/Plus]"
+        assert await prompt(connection, session_id, "Basic") == "end_turn"
+        assert editor.text().endswith("How long? days")
+        assert await prompt(connection, session_id, "many") == "end_turn"
+        assert editor.text().endswith("this must be a whole number: How long? days")
+        assert await prompt(connection, session_id, "2") == "end_turn"
+        assert editor.text().endswith("{'plan': 'b', 'days': 2}")
+        # The next prompt is a new turn.
+        editor.choice = "decline"
+        assert await prompt(connection, session_id, "Again") == "end_turn"
+        assert editor.text().endswith("none, How long? plan [Basic/Plus]")
+        await connection.cancel(session_id=session_id)
+
+
+async def test_question_waits_for_the_next_start_of_editor_and_server(tmp_path: Path) -> None:
+    editor, data = Editor("choice-1"), tmp_path / "data"
+    agent = asking_agent(tmp_path)
+    async with served(data, *agent, agents=()), editing(tmp_path, editor) as connection:
+        session_id = await new_session(connection, tmp_path)
+        assert await prompt(connection, session_id, "Plan it") == "end_turn"
+    editor = Editor()
+    async with served(data, *agent, agents=()), editing(tmp_path, editor) as connection:
+        await within(connection.load_session(session_id=session_id, cwd=str(tmp_path), mcp_servers=[]))
+        await until(lambda: editor.text().endswith("How long? plan [Basic/Plus]"))
+        assert await prompt(connection, session_id, "Plus") == "end_turn"
+        assert await prompt(connection, session_id, "7") == "end_turn"
+        assert editor.text().endswith("{'plan': 'p', 'days': 7}")

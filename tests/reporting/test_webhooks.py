@@ -1,5 +1,6 @@
 """Tests of webhooks: signed, delivered at least once, retried over failures and restarts."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.reporting.http_receiver import ENDLESS, ReceivedRequest, Receiver, run_receiver
-from tests.serving import quick_settings, until, within
-from turnwire import Settings, Turn, Turnwire
+from tests.serving import PATIENCE, quick_settings, until, within
+from turnwire import Settings, Turn, Turnwire, call_client_tool
+from turnwire import ask as ask_user
 from turnwire.core import metrics
 from turnwire.core.codec import now_ms
 from turnwire.core.errors import AgentError
@@ -36,9 +38,11 @@ async def answer(turn: Turn) -> Any:
     yield "in private."
 
 
-def turnwire_with_webhooks(receiver: Receiver, folder: Path, store: Any = "memory", **settings: Any) -> Turnwire:
+def turnwire_with_webhooks(
+    receiver: Receiver, folder: Path, store: Any = "memory", agent: Any = answer, **settings: Any
+) -> Turnwire:
     options = {"webhook_url": f"{receiver.url}/hook", "webhook_secret": SECRET, "webhook_retry": 0.02, **settings}
-    return Turnwire(answer, store=store, settings=quick_settings(folder, **options))
+    return Turnwire(agent, store=store, settings=quick_settings(folder, **options))
 
 
 async def ask(turnwire: Turnwire, message: str = "hello") -> str:
@@ -159,3 +163,103 @@ async def test_row_15_endless_answer_of_the_receiver_is_not_read(receiver: Recei
     finally:
         await within(turnwire.close())
     assert receiver.endless_bytes < 16 * 1024 * 1024
+
+
+# Turns that wait
+
+
+async def ask_twice(turn: Turn) -> Any:
+    plan = await ask_user("Which plan?", PLAN)
+    place = await call_client_tool("locate", {"exact": True})
+    yield f"{plan} in {place}"
+
+
+PLAN = {"type": "string", "enum": ["basic", "plus"]}
+ask_twice.journal = True  # type: ignore[attr-defined]
+ask_twice.takes_client_tools = True  # type: ignore[attr-defined]
+LOCATE = {"name": "locate", "description": "", "parameters": {"type": "object", "properties": {}}}
+
+
+def waiting_turnwire(receiver: Receiver, folder: Path, **settings: Any) -> Turnwire:
+    return turnwire_with_webhooks(receiver, folder, "sqlite", agent=ask_twice, webhook_waiting=True, **settings)
+
+
+async def ask_with_tools(turnwire: Turnwire) -> str:
+    request = TurnRequest(principal="ann", message="private plan", options={"client_tools": [LOCATE]})
+    return (await turnwire.runner.start(request)).record.id
+
+
+async def test_every_wait_of_a_turn_is_delivered_once_signed(receiver: Receiver, tmp_path: Path) -> None:
+    turnwire = waiting_turnwire(receiver, tmp_path)
+    async with turnwire.lifespan():
+        turn_id = await ask_with_tools(turnwire)
+        (question,) = await receiver.count(1)
+        (wait,) = verify(question)["data"]["waits_for"]
+        assert wait["kind"] == "question"
+        await turnwire.runner.reply(turn_id, wait["id"], "plus")
+        _, tool_call = await receiver.count(2)
+        (call,) = verify(tool_call)["data"]["waits_for"]
+        await turnwire.runner.send_tool_result(turn_id, call["id"], "Oslo")
+        _, _, done = await receiver.count(3)
+    assert [verify(each)["type"] for each in (question, tool_call, done)] == [
+        "turn.waiting",
+        "turn.waiting",
+        "turn.done",
+    ]
+    assert call["kind"] == "client_tool"
+    assert len(delivered_turns(receiver)) == 3
+    assert done.headers["webhook-id"] == turn_id
+    assert verify(question)["data"]["turn_id"] == turn_id
+    assert b"private" not in question.body + tool_call.body
+    assert b"plan?" not in question.body
+
+
+async def test_content_of_a_wait_has_the_question(receiver: Receiver, tmp_path: Path) -> None:
+    turnwire = waiting_turnwire(receiver, tmp_path, webhook_content=True)
+    async with turnwire.lifespan():
+        await ask_with_tools(turnwire)
+        (call,) = await receiver.count(1)
+    data = verify(call)["data"]
+    assert data["message"] == "private plan"
+    assert [(wait["prompt"], wait["schema"]) for wait in data["waits_for"]] == [("Which plan?", PLAN)]
+
+
+async def test_wait_that_was_not_delivered_is_delivered_by_the_next_process(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.statuses = [0] * 1000
+    first = waiting_turnwire(receiver, tmp_path, webhook_timeout=0.5, webhook_attempts=1000)
+    async with first.lifespan():
+        turn_id = await ask_with_tools(first)
+        await receiver.count(1)
+    receiver.statuses, receiver.received = [], []
+    second = waiting_turnwire(receiver, tmp_path)
+    async with second.lifespan():
+        (call,) = await receiver.count(1)
+        assert verify(call)["data"]["turn_id"] == turn_id
+
+
+async def test_wait_that_is_over_is_not_delivered_and_the_end_is(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.statuses = [500]
+    turnwire = waiting_turnwire(receiver, tmp_path, webhook_retry=3600)
+    async with turnwire.lifespan():
+        turn_id = await ask_with_tools(turnwire)
+        await receiver.count(1)
+        # The end replaces the notice of the wait, which is not due for an hour.
+        await turnwire.runner.cancel(turn_id)
+        _, done = await receiver.count(2)
+        assert (verify(done)["type"], verify(done)["data"]["outcome"]) == ("turn.done", "cancelled")
+
+
+async def test_waits_are_not_delivered_unless_they_are_wanted(receiver: Receiver, tmp_path: Path) -> None:
+    turnwire = turnwire_with_webhooks(receiver, tmp_path, agent=ask_twice)
+    async with turnwire.lifespan():
+        turn_id = await ask_with_tools(turnwire)
+        await until_waiting(turnwire, turn_id)
+        await turnwire.runner.cancel(turn_id)
+        (done,) = await receiver.count(1)
+    assert verify(done)["type"] == "turn.done"
+
+
+async def until_waiting(turnwire: Turnwire, turn_id: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while (await turnwire.store.find_turn("ann", turn_id)).phase != "waiting":  # noqa: ASYNC110 - the store knows
+            await asyncio.sleep(0.01)

@@ -24,7 +24,7 @@ from tests.reporting.http_receiver import ReceivedRequest, Receiver, run_receive
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Client, Puppet, Served, error_of, quick_settings, until
-from turnwire import Turnwire
+from turnwire import Turnwire, ask
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent
 from turnwire.core.turns import Turn
@@ -155,6 +155,22 @@ async def test_turn_that_asks_is_pushed_and_pushed_again_when_it_ends(serve: Ser
         assert service.decrypt(ended.body)["kind"] == "ended"
         # The second message replaces the first one while the browser is away.
         assert asks.headers["topic"] == ended.headers["topic"]
+
+
+async def ask_plan(turn: Turn) -> AsyncIterator[str]:
+    yield str(await ask("Which plan?"))
+
+
+ask_plan.journal = True  # type: ignore[attr-defined]
+
+
+async def test_turn_that_waits_for_an_answer_is_pushed(serve: Serve, service: PushService) -> None:
+    async with (
+        serve(ask_plan, authenticate=by_user, push_contact=CONTACT) as server,
+        subscribed(server, service) as anna,
+    ):
+        await start(anna, "Plan")
+        assert service.decrypt((await service.message()).body)["kind"] == "asks"
 
 
 async def test_turn_whose_session_is_read_and_turns_of_others_are_not_pushed(

@@ -158,6 +158,15 @@ def test_tool_progress_is_custom_and_failure_is_an_error_result() -> None:
     assert [event["toolCallName"] for event in only(events, "TOOL_CALL_START")] == ["find", "unannounced"]
 
 
+def test_call_of_a_client_tool_is_followed_by_its_input() -> None:
+    events = events_of(
+        ToolCallEvent("c1", "locate", {"exact": True}, runs_on="client"), ToolCallEvent("c2", "find", {})
+    )
+    call = only(events, "TOOL_CALL_START")[0]["toolCallId"]
+    expected = {"toolCallId": call, "toolName": "locate", "input": {"exact": True}}
+    assert custom(events, "tool-input-available") == [expected]
+
+
 def test_reused_call_id_becomes_another_call() -> None:
     call, result = ToolCallEvent("c", "find", {}), ToolResultEvent("c", "find", True, "x")
     events = events_of(call, result, call, result, ToolCallEvent("c-5", "find", {}), done())

@@ -368,10 +368,14 @@ class AppendRequest(Struct, eq=False):
 
 
 class Notice(Struct, frozen=True):
-    """An ended turn that is still to be delivered to a webhook; `attempts` have failed so far."""
+    """A turn that has ended or waits, and is still to be delivered to a webhook; `attempts` have failed so far.
+
+    `taken_until` is the time until which the notice is hidden from others.
+    """
 
     record: TurnRecord
     attempts: int
+    taken_until: int = 0
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
@@ -723,22 +727,26 @@ class AnnotationStore(Protocol):
 
 
 class Outbox(Protocol):
-    """The queue of ended turns that are still to be delivered to a webhook.
+    """The queue of turns that have ended, and are still to be delivered to a webhook.
 
-    A store that keeps an outbox adds a turn in the step that ends it, so no process can die in between. An erased turn
-    leaves the outbox. Not promised: that a notice is delivered only once.
+    A store that keeps an outbox adds a turn in the step that ends it, so no process can die in between; one that also
+    notes waits, in the step that suspends it too. A turn has one notice, the newest. An erased turn leaves the outbox.
+    Not promised: that a notice is delivered only once.
     """
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
         """Return the due notices and hide them from every process until `until`."""
         ...
 
-    async def put_off(self, turn_id: str, due_at: int) -> None:
-        """Count a failed attempt, and make the notice due again at `due_at`."""
+    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
+        """Count a failed attempt, and make the notice due again at `due_at`.
+
+        With the `taken_until` of the notice, a newer notice of the turn stays as it is.
+        """
         ...
 
-    async def dismiss(self, turn_id: str) -> None:
-        """Remove a notice that was delivered or given up."""
+    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
+        """Remove a notice that was delivered or given up; with its `taken_until`, not a newer one of the turn."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,6 +16,7 @@ from turnwire.core.events import (
     HandoffEvent,
     InputEvent,
     QuestionEvent,
+    ReplyEvent,
     RestartEvent,
     ReviewEvent,
     SearchEvent,
@@ -35,6 +36,8 @@ from turnwire.extensions.contract import (
     CancellableChannel,
     ChannelProvider,
     OnChunk,
+    QuestionAsk,
+    QuestionChannel,
     RestartableChannel,
     StepChannel,
     StreamingChannelProvider,
@@ -109,6 +112,10 @@ class Channel:
     def approving(self) -> ApprovalChannel | None:
         return self.extension if "approval_channel" in self._provides else None  # pyright: ignore[reportReturnType]
 
+    @property
+    def questioning(self) -> QuestionChannel | None:
+        return self.extension if "question_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+
 
 class ChannelStream:
     """One answer on one channel while it is made.
@@ -140,12 +147,26 @@ class ChannelStream:
 
     async def request_approval(self, ask: ApprovalAsk) -> None:
         """Show the request even after other calls have failed: the turn waits for the decision."""
-        if approving := self._channel.approving:
-            is_shown = await self._call(approving.on_approval_request, ask, always=True)
+        approving = self._channel.approving
+        await self._request(approving.on_approval_request if approving else None, ask, _waiting_line(ask))
+
+    async def ask_question(self, ask: QuestionAsk) -> None:
+        """Show the question in the same way."""
+        questioning = self._channel.questioning
+        method = questioning.on_question if questioning else None
+        await self._request(method, ask, f"Question: {_short(ask.prompt)}")
+
+    async def close_question(self, ask: QuestionAsk) -> None:
+        if questioning := self._channel.questioning:
+            await self._call(questioning.on_question_closed, ask, always=True)
+
+    async def _request(self, method: Callable[..., Awaitable[None]] | None, ask: object, line: str) -> None:
+        if method is not None:
+            is_shown = await self._call(method, ask, always=True)
         else:
-            is_shown = await self._send_step(status_step(_waiting_line(ask)), always=True)
+            is_shown = await self._send_step(status_step(line), always=True)
         if not is_shown:
-            await self.send(_waiting_line(ask))
+            await self.send(line)
 
     async def end(self, full_text: str, *, cancelled_text: str | None) -> bool:
         """Deliver the whole answer, falling back to `send_to_user`. Return False if neither worked.
@@ -193,6 +214,7 @@ class ChannelStream:
 
 OnStep = Callable[[StreamStep], Awaitable[None]]
 OnApproval = Callable[[ApprovalAsk], Awaitable[None]]
+OnQuestion = Callable[[QuestionAsk], Awaitable[None]]
 OnRestart = Callable[[str], Awaitable[bool]]
 
 
@@ -205,7 +227,7 @@ async def _cannot_restart(_: str) -> bool:
 
 
 class TurnListener:
-    """A reader of a turn's log that calls back in order: pieces of the answer, steps and approval requests.
+    """A reader of a turn's log that calls back in order: pieces of the answer, steps, approval requests and questions.
 
     The pieces of one batch of events are joined, so a slow callback gets fewer and longer ones.
     """
@@ -216,11 +238,17 @@ class TurnListener:
         on_step: OnStep = _ignore,
         on_approval: OnApproval = _ignore,
         on_restart: OnRestart = _cannot_restart,
+        on_question: OnQuestion = _ignore,
+        on_question_closed: OnQuestion = _ignore,
     ) -> None:
         self._on_chunk = on_chunk
         self._on_step = on_step
         self._on_approval = on_approval
         self._on_restart = on_restart
+        self._on_question = on_question
+        self._on_question_closed = on_question_closed
+        self._questions: dict[str, QuestionAsk] = {}
+        """Those without a reply, by their ids."""
         self._fold = TurnFold()
         self._steps = StepReader()
         self._buffer: list[str] = []
@@ -232,14 +260,12 @@ class TurnListener:
         try:
             async with aclosing(follow(store, turn_id)) as batches:
                 async for batch in batches:
-                    decided = {
-                        event.call_id: logged.position
-                        for logged in batch
-                        if isinstance(event := logged.event, ApprovalResponseEvent)
-                    }
+                    decided = _decided(batch)
                     for logged in batch:
                         await self._handle(turn_id, logged, decided)
                     await self._flush()
+            for ask in self._questions.values():
+                await self._on_question_closed(ask)
         except EventsGoneError:
             if final_state is None:
                 raise
@@ -268,6 +294,15 @@ class TurnListener:
                 position=logged.position,
             )
             await self._on_approval(ask)
+        elif isinstance(event, QuestionEvent):
+            await self._flush()
+            ask = QuestionAsk(turn_id=turn_id, question_id=event.id, prompt=event.prompt, schema=event.schema)
+            self._questions[event.id] = ask
+            if event.id not in decided:
+                await self._on_question(ask)
+        elif isinstance(event, ReplyEvent):
+            if (closed := self._questions.pop(event.question_id, None)) is not None:
+                await self._on_question_closed(closed)
         elif step := self._steps.read(logged):
             await self._flush()
             await self._on_step(step)
@@ -286,6 +321,18 @@ class TurnListener:
         self._buffer = [text[self._sent_chars :]] if len(text) > self._sent_chars else []
         self._sent_chars = min(self._sent_chars, len(text))
         await self._on_step(status_step("Starting again"))
+
+
+def _decided(batch: Sequence[LoggedEvent]) -> dict[str, int]:
+    """Return the approval requests and questions that have their answer in this batch, and where it is."""
+    answers: dict[str, int] = {}
+    for logged in batch:
+        match logged.event:
+            case ApprovalResponseEvent(call_id=answered) | ReplyEvent(question_id=answered):
+                answers[answered] = logged.position
+            case _:
+                pass
+    return answers
 
 
 class StepReader:
@@ -337,8 +384,6 @@ class StepReader:
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
             case InputEvent():
                 return status_step(f"Added: {_short(event.content)}")
-            case QuestionEvent():
-                return status_step(f"Question: {_short(event.prompt)}")
             case StatusEvent():
                 return status_step(event.text)
             case ApprovalResponseEvent():

@@ -59,6 +59,18 @@ class ApprovalAsk(Struct, frozen=True, kw_only=True):
     position: int = 0
 
 
+class QuestionAsk(Struct, frozen=True, kw_only=True):
+    """A question of a turn to a person; `turn_id` and `question_id` go back with the reply.
+
+    `schema` is the JSON schema of the value, as `core.schemas` allows it; None takes any value.
+    """
+
+    turn_id: str
+    question_id: str
+    prompt: str
+    schema: Mapping[str, Any] | None = None
+
+
 class MessageReceipt(Protocol):
     """The receipt of a message that is durable: it will be answered once, by this process or by the next one."""
 
@@ -168,6 +180,23 @@ class ExtensionContext(Protocol):
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
         """Record the decision on an `ApprovalAsk`. Raises TurnwireError if it can no longer be decided."""
+        ...
+
+    async def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        by: str,
+        declined: bool = False,
+        reason: str | None = None,
+    ) -> None:
+        """Record the reply to a `QuestionAsk`; the same reply again changes nothing.
+
+        Raises InvalidReplyError if the value does not fit the schema, and another TurnwireError if the question can no
+        longer be answered.
+        """
         ...
 
     async def new_session(self, user_id: str) -> None:
@@ -299,6 +328,19 @@ class ApprovalChannel(Protocol):
     """A channel where a person can approve a tool call. On any other channel the request is shown as a status."""
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None: ...
+
+
+@runtime_checkable
+class QuestionChannel(Protocol):
+    """A channel where a person can answer a question of a turn. On any other channel it is shown as a status."""
+
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
+        """Show the question. It may come again after a crash, with the same ids."""
+        ...
+
+    async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
+        """Take the question back: it was answered, here or elsewhere, or its turn has ended. It may not be known."""
+        ...
 
 
 @runtime_checkable

@@ -378,7 +378,14 @@ class DeliveryQueue:
             text = await self._finish(pending, state)
             return text, await stream.send(text)
         await stream.start()
-        listener = TurnListener(stream.send_chunk, stream.send_step, stream.request_approval, stream.restart)
+        listener = TurnListener(
+            stream.send_chunk,
+            stream.send_step,
+            stream.request_approval,
+            stream.restart,
+            stream.ask_question,
+            stream.close_question,
+        )
         state = await listener.listen(self._store, turn_id)
         text = await self._finish(pending, state)
         return text, await stream.end(text, cancelled_text=state.text if state.outcome == "cancelled" else None)

@@ -345,6 +345,7 @@ def _forget(package: str) -> None:
 _NEEDS = {
     "streaming_channel": "channel",
     "approval_channel": "channel",
+    "question_channel": "channel",
     "buffered_channel": "channel",
     "cancellable_channel": "streaming_channel",
     "restartable_channel": "streaming_channel",

@@ -371,6 +371,18 @@ class Context:
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
         await self._router.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
+    async def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        by: str,
+        declined: bool = False,
+        reason: str | None = None,
+    ) -> None:
+        await self._router.reply(turn_id, question_id, value, by=by, declined=declined, reason=reason)
+
     async def new_session(self, user_id: str) -> None:
         await self._router.new_session(self._host.id, user_id)
 

@@ -38,6 +38,7 @@ PROTOCOLS: dict[str, type] = {
     "restartable_channel": contract.RestartableChannel,
     "step_channel": contract.StepChannel,
     "approval_channel": contract.ApprovalChannel,
+    "question_channel": contract.QuestionChannel,
     "buffered_channel": contract.BufferedChannel,
     "tools": contract.ToolProvider,
     "service": contract.ServiceProvider,

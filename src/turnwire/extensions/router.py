@@ -172,6 +172,12 @@ class MessageRouter:
         """Raises TurnwireError for a decision that can no longer be made."""
         await self._runner.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
+    async def reply(
+        self, turn_id: str, question_id: str, value: Any, *, by: str, declined: bool, reason: str | None
+    ) -> None:
+        """Raises InvalidReplyError, and another TurnwireError for a question that can no longer be answered."""
+        await self._runner.reply(turn_id, question_id, value, declined=declined, reason=reason, by=by)
+
     async def new_session(self, channel_id: str, user_id: str) -> None:
         await self._records.new_conversation(channel_id, user_id)
 

@@ -116,7 +116,7 @@ class Reports:
         self._runner.on_ended = [self._queue.add]
         if self._webhooks is not None:
             self._webhooks.open()
-            self._runner.on_ended.append(self._webhooks.wake)
+            self._runner.on_settled.append(self._webhooks.wake)
 
     async def close(self) -> None:
         for reporter in (self._queue, self._webhooks, self.tracing):

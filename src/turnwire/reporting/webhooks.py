@@ -1,8 +1,9 @@
-"""Signed `turn.done` webhooks in the format of Standard Webhooks, delivered at least once.
+"""Signed `turn.done` and `turn.waiting` webhooks in the format of Standard Webhooks, delivered at least once.
 
-A turn enters the store's outbox in the commit that ends it, and leaves it when it is delivered or given up. A process
-claims an entry for a limited time; if it dies, the claim runs out and another process delivers. So a webhook may
-arrive twice (`webhook-id`, the turn's id, identifies it), and none is lost.
+A turn enters the store's outbox in the commit that ends or suspends it, and leaves it when it is delivered or given up.
+A process claims an entry for a limited time; if it dies, the claim runs out and another process delivers. So a webhook
+may arrive twice (`webhook-id` identifies it: the turn's id, and for a wait its deadline), and none is lost. A wait that
+is over before it could be delivered is not delivered: there is nothing to do for anybody.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import Notice, Store
 from turnwire.core.errors import NotFoundError, StoreError
+from turnwire.core.follow import fold_log
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.webhooks")
@@ -38,12 +41,16 @@ _GONE = 410
 
 
 class WebhookLimits(Struct, frozen=True):
-    """Seconds per request, attempts, seconds before the first retry, and whether payloads have message and answer."""
+    """Seconds per request, attempts, seconds before the first retry, whether payloads have message and answer.
+
+    `waiting` says whether turns that wait are delivered too.
+    """
 
     timeout: float
     attempts: int
     retry: float
     content: bool
+    waiting: bool = False
 
 
 class Webhooks:
@@ -65,7 +72,7 @@ class Webhooks:
         self._http = httpx.AsyncClient(timeout=self._limits.timeout, follow_redirects=False)
         self._task = asyncio.create_task(self._deliver_forever())
 
-    def wake(self, turn_id: str = "") -> None:
+    def wake(self, turn: TurnRecord | None = None) -> None:
         self._wake.set()
 
     async def close(self) -> None:
@@ -106,34 +113,44 @@ class Webhooks:
         self._wake.set()
 
     async def _deliver(self, notice: Notice) -> None:
-        record = notice.record
+        record, taken = notice.record, notice.taken_until
         try:
-            state = await self._store.turn_state(record.id)
-            failure, is_final = await self._post(record, state or TurnState())
+            if (body := await self._payload(record)) is None:
+                return await self._store.dismiss(record.id, taken)
+            failure, is_final = await self._post(message_id(record), json.dumps(body).encode())
             is_final = is_final or notice.attempts + 1 >= self._limits.attempts
             if failure is None:
-                await self._store.dismiss(record.id)
+                await self._store.dismiss(record.id, taken)
                 metrics.WEBHOOKS.add("delivered")
             elif is_final:
                 logger.error("webhook for turn %s failed for the last time: %s", record.id, failure)
-                await self._store.dismiss(record.id)
+                await self._store.dismiss(record.id, taken)
                 metrics.WEBHOOKS.add("given_up")
             else:
                 metrics.WEBHOOKS.add("failed")
                 logger.warning("webhook for turn %s failed and is retried: %s", record.id, failure)
                 delay = self._backoff.delay(notice.attempts + 1)
-                await self._store.put_off(record.id, now_ms() + int(delay * 1000))
+                await self._store.put_off(record.id, now_ms() + int(delay * 1000), taken)
         except NotFoundError:
             pass  # The turn was erased meanwhile.
         except StoreError:
             logger.exception("the webhook outbox could not be written; turn %s is delivered again", record.id)
 
-    async def _post(self, record: TurnRecord, state: TurnState) -> tuple[str | None, bool]:
+    async def _payload(self, record: TurnRecord) -> dict[str, Any] | None:
+        """Return the payload for a turn; None if there is nothing to deliver any more."""
+        content = self._limits.content
+        if record.phase == "ended":
+            state = await self._store.turn_state(record.id)
+            return payload(record, state or TurnState(), content=content)
+        if record.phase == "waiting" and self._limits.waiting:
+            return waiting_payload(record, await fold_log(self._store, record.id), content=content)
+        return None
+
+    async def _post(self, message_id: str, body: bytes) -> tuple[str | None, bool]:
         """Send the webhook. Return the failure, None on success, and True if a retry is useless."""
         assert self._http is not None
-        body = json.dumps(payload(record, state, content=self._limits.content)).encode()
         try:
-            headers = self._headers(record.id, body)
+            headers = self._headers(message_id, body)
             async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
                 # Only the status counts. A short answer is read, so that the connection can be used again.
                 if response.headers.get("content-length", "").isdigit() and (
@@ -146,14 +163,14 @@ class Webhooks:
             return None, True
         return f"HTTP status {response.status_code}", response.status_code == _GONE
 
-    def _headers(self, turn_id: str, body: bytes) -> dict[str, str]:
+    def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
         seconds = str(now_ms() // 1000)
         return {
             "content-type": "application/json",
             "user-agent": USER_AGENT,
-            "webhook-id": turn_id,
+            "webhook-id": message_id,
             "webhook-timestamp": seconds,
-            "webhook-signature": sign(self._key, turn_id, seconds, body),
+            "webhook-signature": sign(self._key, message_id, seconds, body),
         }
 
 
@@ -162,14 +179,45 @@ def sign(key: bytes, message_id: str, seconds: str, body: bytes) -> str:
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def payload(record: TurnRecord, state: TurnState, *, content: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {
+def message_id(record: TurnRecord) -> str:
+    """Return the id of a webhook: the same for every attempt, another one for each wait of a turn."""
+    return record.id if record.phase == "ended" else f"{record.id}-waiting-{record.waiting_until}"
+
+
+def _facts(record: TurnRecord) -> dict[str, Any]:
+    return {
         "turn_id": record.id,
         "session_id": record.session_id,
         "external_id": record.external_id,
         "principal": record.principal,
         "agent": record.agent,
         "channel": record.channel,
+    }
+
+
+def waiting_payload(record: TurnRecord, fold: TurnFold, *, content: bool) -> dict[str, Any]:
+    """Return the payload for a turn that waits, with each thing that it waits for."""
+    waits = [
+        *(("approval", each.call_id, {"tool": each.tool, "args": each.args}) for each in fold.undecided),
+        *(("question", each.id, {"prompt": each.prompt, "schema": each.schema}) for each in fold.open_questions),
+        *(("client_tool", each.call_id, {"tool": each.tool, "args": each.args}) for each in fold.open_client_calls),
+    ]
+    data = {
+        **_facts(record),
+        "waits_for": [{"kind": kind, "id": id, **(details if content else {})} for kind, id, details in waits],
+        "expires_at": time_text(record.waiting_until),
+        "created_at": time_text(record.created_at),
+        "started_at": time_text(record.started_at),
+    }
+    if content:
+        data |= {"message": record.message, "content": fold.text}
+    return {"type": "turn.waiting", "timestamp": time_text(now_ms()), "data": data}
+
+
+def payload(record: TurnRecord, state: TurnState, *, content: bool) -> dict[str, Any]:
+    """Return the payload for a turn that has ended."""
+    data: dict[str, Any] = {
+        **_facts(record),
         "outcome": record.outcome,
         "reason": state.reason,
         "error": state.error.code if state.error else None,

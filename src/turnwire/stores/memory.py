@@ -206,6 +206,7 @@ class MemoryWriter:
         watchers: Watchers,
         *,
         keeps_outbox: bool,
+        notes_waits: bool,
         seal_key: bytes | None,
         interval: float,
     ) -> None:
@@ -214,6 +215,7 @@ class MemoryWriter:
         self._leases = leases
         self._watchers = watchers
         self._keeps_outbox = keeps_outbox
+        self._notes_waits = notes_waits
         self._waiting: list[AppendRequest] = []
         self._schedule = CommitSchedule(self._commit, interval)
 
@@ -257,6 +259,8 @@ class MemoryWriter:
         elif request.suspension is not None:
             turn.checkpoint = request.suspension.checkpoint
             turn.record = replace(turn.record, phase=phase, worker=None, waiting_until=request.suspension.until)
+            if self._notes_waits:
+                self._tables.outbox[turn.record.id] = (0, 0)
         else:
             turn.record = replace(turn.record, phase=phase, worker=None)
 
@@ -569,14 +573,17 @@ class MemoryRegistry:
             del outbox[turn_id]
         due = [(turn_id, attempts) for turn_id, (due_at, attempts) in outbox.items() if due_at <= now][:limit]
         outbox.update({turn_id: (until, attempts) for turn_id, attempts in due})
-        return [Notice(turns[turn_id].current(), attempts) for turn_id, attempts in due]
+        return [Notice(turns[turn_id].current(), attempts, until) for turn_id, attempts in due]
 
-    async def put_off(self, turn_id: str, due_at: int) -> None:
-        if (entry := self._tables.outbox.get(turn_id)) is not None:
+    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
+        entry = self._tables.outbox.get(turn_id)
+        if entry is not None and taken_until in (None, entry[0]):
             self._tables.outbox[turn_id] = (due_at, entry[1] + 1)
 
-    async def dismiss(self, turn_id: str) -> None:
-        self._tables.outbox.pop(turn_id, None)
+    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
+        entry = self._tables.outbox.get(turn_id)
+        if entry is not None and taken_until in (None, entry[0]):
+            del self._tables.outbox[turn_id]
 
     async def list_keys(self) -> list[ApiKey]:
         return list(self._tables.keys.values())
@@ -707,13 +714,20 @@ class MemoryStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        notes_waits: bool = False,
         seal_key: bytes | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self.tables = tables = tables or MemoryTables()
         leases, watchers = Leases(lease, clock), Watchers()
         self._writer = writer = MemoryWriter(
-            tables, leases, watchers, keeps_outbox=keeps_outbox, seal_key=seal_key, interval=commit_interval
+            tables,
+            leases,
+            watchers,
+            keeps_outbox=keeps_outbox,
+            notes_waits=notes_waits,
+            seal_key=seal_key,
+            interval=commit_interval,
         )
         queries = MemoryQueries(tables)
         claims = MemoryClaims(tables, leases, watchers)

@@ -1,6 +1,6 @@
 """Turns in words, for protocols that tell a person or another agent about progress: steps, states, questions."""
 
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -33,6 +33,8 @@ from turnwire.core.events import (
 from turnwire.core.turns import Outcome, Question, Step, TurnState
 
 TurnStatus = Literal["running", "waiting"] | Outcome
+
+_VALUE = "value"
 
 
 def step_line(event: Event) -> str | None:
@@ -107,3 +109,16 @@ def approval_question(step: Step | ApprovalRequestEvent) -> str:
     tool = step.name if isinstance(step, Step) else step.tool
     args = msgspec.json.encode(step.args).decode()
     return f"Allow the call of {tool} with {args}?" + (f" {step.reason}" if step.reason else "")
+
+
+def question_schema(question: Question | QuestionEvent) -> dict[str, Any]:
+    """Return the schema of an elicitation's form for the answer, which protocols want to be an object."""
+    schema = question.schema or {"type": "string"}
+    if "properties" in schema:
+        return {"type": "object", **schema}
+    return {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
+
+
+def question_value(question: Question | QuestionEvent, content: dict[str, Any]) -> Any:
+    """Return the answer in the content of such a form."""
+    return content if "properties" in (question.schema or {}) else content.get(_VALUE)

@@ -14,11 +14,12 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
 from tests.core.desk import Gate
 from tests.serving import PATIENCE, Puppet, quick_settings, until, within
-from turnwire import Turnwire, read_file, take_inputs
+from turnwire import Turnwire, ask, read_file, take_inputs
 from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, SearchEvent
+from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, RestartEvent, SearchEvent
+from turnwire.core.follow import read_all
 from turnwire.core.turns import Turn
 
 pytestmark = pytest.mark.long
@@ -277,3 +278,53 @@ async def test_file_that_cannot_be_taken_or_read_is_told(api: BotApi, tmp_path: 
         api.files.clear()
         await api.until(lambda: len(api.texts(ADA)) == 2)
         assert api.texts(ADA)[1].startswith("Sorry, I could not read this file.")
+
+
+# Questions
+
+
+async def events_of(turnwire: Turnwire, turn_id: str) -> list[Event]:
+    return [logged.event async for page in read_all(turnwire.store, turn_id) for logged in page]
+
+
+async def ordering(turn: Turn) -> AsyncIterator[str]:
+    order = await ask("What would you like?", ORDER)
+    yield f"{order['size']}, {order['cups']} times"
+
+
+ORDER = {
+    "type": "object",
+    "properties": {"size": {"enum": ["small", "large"]}, "cups": {"type": "integer", "minimum": 1}},
+    "required": ["size", "cups"],
+}
+ordering.journal = True  # type: ignore[attr-defined]
+
+
+async def test_form_is_answered_by_button_and_message_over_restarts(api: BotApi, tmp_path: Path) -> None:
+    async with running(tmp_path, ordering):
+        api.says(ADA, "tea")
+        await api.until(
+            lambda: [message.buttons for message in api.shown(ADA)][-1:] == [["small", "large", "🚫 Decline"]]
+        )
+    async with running(tmp_path, ordering):
+        api.presses(ADA, ADA, "large")
+        await api.until(lambda: api.texts(ADA)[-1].endswith("Write the answer."))
+    async with running(tmp_path, ordering) as turnwire:
+        api.says(ADA, "0")
+        await api.until(lambda: "This must be at least 1" in api.texts(ADA)[-1])
+        api.says(ADA, "2")
+        await api.until(lambda: "large, 2 times" in api.texts(ADA))
+        (turn,) = await turnwire.store.list_turns("telegram:7")
+        replies = [event for event in await events_of(turnwire, turn.id) if isinstance(event, ReplyEvent)]
+        assert [(reply.value, reply.by) for reply in replies] == [({"size": "large", "cups": 2}, "telegram:7")]
+
+
+async def test_question_answered_on_another_wire_is_closed_in_the_chat(api: BotApi, tmp_path: Path) -> None:
+    async with running(tmp_path, ordering) as turnwire:
+        api.says(ADA, "tea")
+        await api.until(lambda: api.shown(ADA) and api.shown(ADA)[-1].buttons[-1:] == ["🚫 Decline"])
+        (turn,) = await turnwire.store.list_turns("telegram:7")
+        (question,) = [event for event in await events_of(turnwire, turn.id) if isinstance(event, QuestionEvent)]
+        await turnwire.runner.reply(turn.id, question.id, {"size": "small", "cups": 1}, by="page")
+        await api.until(lambda: any("This question is closed." in text for text in api.texts(ADA)))
+        await api.until(lambda: "small, 1 times" in api.texts(ADA))

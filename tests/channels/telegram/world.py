@@ -12,12 +12,12 @@ from turnwire.channels.telegram.channel import TelegramChannel
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.errors import TurnwireError
 from turnwire.core.files import Blob
-from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, Topic
+from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep, Subscriber, Topic
 
 ADA, BOB, STRANGER = 7, 8, 666
 GROUP = -1001234567890
 
-Piece = str | StreamStep | ApprovalAsk
+Piece = str | StreamStep | ApprovalAsk | QuestionAsk
 Agent = Callable[[str], AsyncGenerator[Piece]]
 
 
@@ -53,6 +53,8 @@ class Kernel:
         """How long the channel has kept the agent waiting with each piece, in the world's seconds."""
         self.cancelled: list[str] = []
         self.decision_error: TurnwireError | None = None
+        self.replies: list[tuple[str, Any, bool, str]] = []
+        """The question, the value, whether it was declined, and who has answered."""
         self.accepted: dict[str, Receipt] = {}
         """Every message by its id; those without an answer are resumed by the next process."""
         self._secrets = secrets
@@ -161,6 +163,8 @@ class Kernel:
                         await self._timed(channel.on_stream_step(user_id, piece))
                     case ApprovalAsk():
                         await channel.on_approval_request(user_id, piece)
+                    case QuestionAsk():
+                        await channel.on_question(user_id, piece)
         except asyncio.CancelledError:
             if user_id not in self.cancelled:
                 raise
@@ -187,6 +191,20 @@ class Kernel:
         if self.decision_error is not None:
             raise self.decision_error
         self.decided.append((turn_id, call_id, approved, by))
+
+    async def reply(
+        self,
+        turn_id: str,
+        question_id: str,
+        value: Any = None,
+        *,
+        by: str,
+        declined: bool = False,
+        reason: str | None = None,
+    ) -> None:
+        if self.decision_error is not None:
+            raise self.decision_error
+        self.replies.append((question_id, value, declined, by))
 
     async def new_session(self, user_id: str) -> None:
         self.sessions.append(user_id)

@@ -10,7 +10,6 @@ from typing import Any, assert_never
 from turnwire.channels.console.host import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
-from turnwire.channels.text_form import TextForm
 from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
 from turnwire.core.codec import clean_text
 from turnwire.core.events import (
@@ -40,6 +39,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.text_form import TextForm
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0

@@ -127,9 +127,9 @@ class AnswerPoster:
         if await self._sender.records.finish(answer):
             self._post_notice(answer)
 
-    async def close_ask(self, answer_id: str, text: str) -> None:
-        """Replace an approval request by another text without buttons."""
-        answer = await self._sender.records.close_ask(answer_id, text)
+    async def close_ask(self, answer_id: str, text: str, update_id: int | None = None) -> None:
+        """Replace an approval request or a question by another text without buttons."""
+        answer = await self._sender.records.close_ask(answer_id, text, update_id)
         if answer is not None:
             self._post_notice(answer)
 
@@ -185,9 +185,9 @@ class AnswerPoster:
             await posting.deliver(_contents(answer))
         except TelegramError as error:
             self._sender.logger.warning("the answer to %s cannot be delivered: %s", answer.user_id, error)
-            await records.settle(answer_id, "refused")
+            await records.settle(answer, "refused")
         else:
-            await records.settle(answer_id, "delivered")
+            await records.settle(answer, "delivered")
 
 
 def _contents(answer: Answer) -> list[Content]:

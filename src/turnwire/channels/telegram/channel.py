@@ -20,7 +20,7 @@ from turnwire.channels.telegram.updates import (
     UpdateWebhook,
     serve_webhook,
 )
-from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
+from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, QuestionAsk, StreamStep
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
@@ -142,6 +142,15 @@ class TelegramChannel:
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
         await self._opened().dispatcher.request_approval(user_id, ask)
+
+    # QuestionChannel
+
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
+        Address.parse(user_id)
+        await self._opened().dispatcher.questions.show(user_id, ask)
+
+    async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
+        self._opened().dispatcher.close_question(user_id, ask)
 
     # BufferedChannel
 

@@ -1,4 +1,4 @@
-"""The dispatcher of updates: questions go to the kernel, commands and buttons are handled at once.
+"""The dispatcher of updates: messages go to the kernel, or answer a question; commands and buttons are handled at once.
 
 Stop and approvals never wait behind an answer that is being made.
 """
@@ -15,7 +15,9 @@ import msgspec
 from turnwire.channels.telegram.access import Access
 from turnwire.channels.telegram.answers import AnswerPoster
 from turnwire.channels.telegram.client import TelegramError
+from turnwire.channels.telegram.markdown import escaped
 from turnwire.channels.telegram.posts import Sender
+from turnwire.channels.telegram.questions import QuestionForms
 from turnwire.channels.telegram.updates import (
     Bot,
     ButtonPress,
@@ -28,7 +30,7 @@ from turnwire.core.codec import clean_text
 from turnwire.core.errors import ShuttingDownError, StoreError, TurnwireError
 from turnwire.core.files import Blob, new_blob
 from turnwire.extensions.calls import Background
-from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt
+from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt, QuestionAsk
 
 HELP = """Write to me, and I answer while you watch.
 
@@ -48,6 +50,7 @@ class UpdateDispatcher:
         self._access = access
         self._answers = answers
         self._lock = asyncio.Lock()
+        self.questions = QuestionForms(context, sender.records, answers)
         self.background = Background()
         self.bot: Bot | None = None
 
@@ -94,7 +97,8 @@ class UpdateDispatcher:
         elif message.command:
             await self._obey(message)
         elif message.text or message.file is not None:
-            await self._ask(message)
+            if message.file is not None or not await self.questions.take(message):
+                await self._ask(message)
         else:
             await self._answers.notify(message.address.user_id, "I can only read text, photos and documents so far.")
 
@@ -107,7 +111,7 @@ class UpdateDispatcher:
 
         self.background.run(run())
 
-    # Questions
+    # Messages
 
     async def _ask(self, message: IncomingMessage) -> None:
         principal = f"telegram:{message.sender_id}"
@@ -192,6 +196,8 @@ class UpdateDispatcher:
             case "yes" | "no":
                 reply = await self._decide(press, approved=press.action == "yes")
                 self._in_background(self._reply(press, reply))
+            case "choose" | "decline":
+                self._in_background(self._reply(press, await self.questions.press(press)))
             case _:
                 self._in_background(self._reply(press, ""))
 
@@ -208,6 +214,15 @@ class UpdateDispatcher:
             await self._sender.api.call("answerCallbackQuery", params)
         except TelegramError as error:
             self._sender.logger.debug("a button press was not answered: %s", error)
+
+    def close_question(self, user_id: str, ask: QuestionAsk) -> None:
+        """Close a question after the updates that are being handled, which may be its answer."""
+
+        async def close() -> None:
+            async with self._lock:
+                await self.questions.close(user_id, ask)
+
+        self._in_background(close())
 
     # Approvals
 
@@ -242,7 +257,7 @@ class UpdateDispatcher:
         except TurnwireError:
             outcome = "⌛ It was too late to decide."
         else:
-            outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {_plain(press.sender)}"
+            outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {escaped(press.sender)}"
         answer = await self._sender.records.answer(press.target)
         question = answer.text if answer is not None else ""
         await self._answers.close_ask(press.target, f"{question}\n\n{outcome}")
@@ -255,10 +270,5 @@ def _question(ask: ApprovalAsk) -> str:
         arguments = arguments[:_MAX_ARGUMENT_CHARS] + "…"
     # A fence longer than any run of backticks in the arguments, so that they cannot end the code block.
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", arguments)), default=0))
-    reason = f"\n\n{_plain(ask.reason)}" if ask.reason else ""
-    return f"🔐 May **{_plain(ask.tool)}** run?{reason}\n\n{fence}json\n{arguments}\n{fence}"
-
-
-def _plain(text: str) -> str:
-    """Return the text on one line, with Markdown characters escaped."""
-    return "".join(f"\\{char}" if char in "\\`*_~[]<>#|!" else char for char in " ".join(text.split()))
+    reason = f"\n\n{escaped(ask.reason)}" if ask.reason else ""
+    return f"🔐 May **{escaped(ask.tool)}** run?{reason}\n\n{fence}json\n{arguments}\n{fence}"

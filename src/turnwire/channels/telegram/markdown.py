@@ -334,3 +334,8 @@ def _between_letters(text: str, start: int, last: int) -> int:
         if not joined and not unicodedata.combining(text[end]) and not "\U0001f3fb" <= text[end] <= "\U0001f3ff":
             return end
     return last
+
+
+def escaped(text: str) -> str:
+    """Return the text on one line, with Markdown characters escaped."""
+    return "".join(f"\\{char}" if char in "\\`*_~[]<>#|!" else char for char in " ".join(text.split()))

@@ -168,9 +168,10 @@ class Records:
             WHERE {answers}.state = 'live' RETURNING answer_id"""
         return bool(await self._do(lambda db: db.execute(statement, _answer_row(answer)).fetchall()))
 
-    async def settle(self, answer_id: str, state: AnswerState) -> None:
-        statement = f"UPDATE {self._prefix}answers SET state = ? WHERE answer_id = ?"
-        await self._do(lambda db: db.execute(statement, (state, answer_id)))
+    async def settle(self, answer: Answer, state: AnswerState) -> None:
+        """Set the state of an answer whose text was posted, unless `close_ask` has replaced the text meanwhile."""
+        statement = f"UPDATE {self._prefix}answers SET state = ? WHERE answer_id = ? AND text = ?"
+        await self._do(lambda db: db.execute(statement, (state, answer.answer_id, answer.text)))
 
     async def answer(self, answer_id: str) -> Answer | None:
         return next(iter(await self._do(lambda db: self._select_answers(db, "answer_id = ?", answer_id))), None)
@@ -239,20 +240,29 @@ class Records:
         row, statement = (user_id, name, time.time()), self._upsert("paired", "user_id", "name", "at")
         await self._do(lambda db: db.execute(statement, row))
 
-    # Approval requests
+    # Approval requests and questions
 
     async def set_ask(self, answer_id: str, body: bytes) -> None:
         row, statement = (answer_id, body, time.time()), self._upsert("asks", "answer_id", "body", "at")
         await self._do(lambda db: db.execute(statement, row))
 
     async def ask(self, answer_id: str) -> bytes | None:
-        """Return an approval request that is not decided yet."""
+        """Return an approval request that is not decided yet, or a question that is not answered."""
         query = f"SELECT body FROM {self._prefix}asks WHERE answer_id = ?"
         row = await self._do(lambda db: db.execute(query, (answer_id,)).fetchone())
         return row[0] if row else None
 
-    async def close_ask(self, answer_id: str, text: str) -> Answer | None:
-        """Remove an approval request, and replace its answer's text and buttons, to be posted like a new one."""
+    async def asks(self, user_id: str, prefix: str) -> dict[str, bytes]:
+        """Return the open asks of this user whose `answer_id` begins so, oldest first."""
+        query = f"""SELECT answer_id, body FROM {self._prefix}asks JOIN {self._prefix}answers USING (answer_id)
+            WHERE user_id = ? AND answer_id LIKE ? ORDER BY {self._prefix}answers.at, answer_id"""
+        return dict(await self._do(lambda db: db.execute(query, (user_id, f"{prefix}%")).fetchall()))
+
+    async def close_ask(self, answer_id: str, text: str, update_id: int | None = None) -> Answer | None:
+        """Remove an open ask, and replace its answer's text and buttons, to be posted like a new one.
+
+        `update_id` is the update that answers it, which is handled in the same moment.
+        """
 
         def close(db: sqlite3.Connection) -> Answer | None:
             db.execute(f"DELETE FROM {self._prefix}asks WHERE answer_id = ?", (answer_id,))
@@ -260,6 +270,8 @@ class Records:
                 f"UPDATE {self._prefix}answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
             )
             db.execute(statement, (text, answer_id))
+            if update_id is not None:
+                db.execute(self._upsert("updates", "update_id", "at"), (update_id, time.time()))
             return next(iter(self._select_answers(db, "answer_id = ?", answer_id)), None)
 
         return await self._do(close)

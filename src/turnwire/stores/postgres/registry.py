@@ -112,15 +112,16 @@ class PostgresRegistry:
             LEFT JOIN turnwire.head h ON h.id = t.id ORDER BY t.number
         """
         rows = await self._connections.fetch(query, now, until, limit)
-        return [Notice(record_from(row), row["attempts"]) for row in rows]
+        return [Notice(record_from(row), row["attempts"], until) for row in rows]
 
-    async def put_off(self, turn_id: str, due_at: int) -> None:
-        query = "UPDATE turnwire.outbox SET due_at = $2, attempts = attempts + 1 WHERE turn_id = $1"
-        await self._connections.execute(query, turn_id, due_at)
+    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
+        query = """UPDATE turnwire.outbox SET due_at = $2, attempts = attempts + 1
+            WHERE turn_id = $1 AND due_at = coalesce($3, due_at)"""
+        await self._connections.execute(query, turn_id, due_at, taken_until)
 
-    async def dismiss(self, turn_id: str) -> None:
-        query = "DELETE FROM turnwire.outbox WHERE turn_id = $1"
-        await self._connections.execute(query, turn_id)
+    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
+        query = "DELETE FROM turnwire.outbox WHERE turn_id = $1 AND due_at = coalesce($2, due_at)"
+        await self._connections.execute(query, turn_id, taken_until)
 
     async def list_keys(self) -> list[ApiKey]:
         query = f"SELECT {_KEY} FROM turnwire.api_key ORDER BY created_at"

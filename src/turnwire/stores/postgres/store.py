@@ -34,6 +34,7 @@ class PostgresStore:
         connections: int = 8,
         hints: bool = True,
         keeps_outbox: bool = False,
+        notes_waits: bool = False,
         seal_key: bytes | None = None,
         clock: Callable[[], float] | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
@@ -46,7 +47,9 @@ class PostgresStore:
         self._following = Connections(url, 1, behind_pooler=behind_pooler, settings=PLANNED_ONCE)
         self._leases = Connections(url, 1, behind_pooler=behind_pooler)
         self._notifier = notifier = CommitNotifier(self._following, with_hints=hints)
-        self._writer = writer = PostgresWriter(pool, notifier, keeps_outbox=keeps_outbox, interval=commit_interval)
+        self._writer = writer = PostgresWriter(
+            pool, notifier, keeps_outbox=keeps_outbox, notes_waits=notes_waits, interval=commit_interval
+        )
         queries = PostgresQueries(pool, notifier)
         claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
         registry = PostgresRegistry(pool, notifier)

@@ -82,7 +82,8 @@ CHANGING = f"""
             worker = CASE WHEN i.change IS NULL THEN head.worker END,
             waiting_until = coalesce(i.until, head.waiting_until)
         FROM i WHERE i.change IS DISTINCT FROM 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
-        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint
+        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint,
+            i.change
     ), ended AS (
         DELETE FROM turnwire.head USING i
         WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {ENDABLE}
@@ -109,6 +110,8 @@ CHANGING = f"""
         ON CONFLICT (principal, day) DO UPDATE SET tokens = spending.tokens + excluded.tokens
     ), noted AS (
         INSERT INTO turnwire.outbox (turn_id, due_at, attempts) SELECT ended.id, 0, 0 FROM ended WHERE $14::boolean
+        UNION ALL SELECT moved.id, 0, 0 FROM moved WHERE $15::boolean AND moved.change = 'waiting'
+        ON CONFLICT (turn_id) DO UPDATE SET due_at = excluded.due_at, attempts = excluded.attempts
     )
     SELECT id FROM moved UNION ALL SELECT id FROM ended
 """
@@ -127,14 +130,17 @@ def _with_entries(statement: str, first_parameter: int) -> str:
 
 
 async def write_group(
-    connection: DatabaseConnection, group: Sequence[AppendRequest], *, keeps_outbox: bool
+    connection: DatabaseConnection, group: Sequence[AppendRequest], *, noting: tuple[bool, bool]
 ) -> set[str]:
-    """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once."""
+    """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once.
+
+    `noting` says whether ended turns, and those that begin to wait, enter the outbox.
+    """
     columns = _columns(group)
     if all(append.new_phase is None for append in group):
         statement, values = PLAIN, columns
     else:
-        statement, values = CHANGING, (*columns, *_changes(group), keeps_outbox)
+        statement, values = CHANGING, (*columns, *_changes(group), *noting)
     if entries := [(append.turn_id, to_entry_lines(append.entries)) for append in group if append.entries]:
         statement, values = _with_entries(statement, len(values) + 1), (*values, *map(list, zip(*entries, strict=True)))
     return {row[0] for row in await connection.fetch(statement, *values)}
@@ -189,11 +195,17 @@ async def refusals(connection: DatabaseConnection, group: Sequence[AppendRequest
 
 class PostgresWriter:
     def __init__(
-        self, connections: Connections, notifier: CommitNotifier, *, keeps_outbox: bool, interval: float
+        self,
+        connections: Connections,
+        notifier: CommitNotifier,
+        *,
+        keeps_outbox: bool,
+        notes_waits: bool,
+        interval: float,
     ) -> None:
         self._connections = connections
         self._notifier = notifier
-        self._keeps_outbox = keeps_outbox
+        self._noting = (keeps_outbox, notes_waits)
         self._interval = interval
         self._waiting: list[AppendRequest] = []
         self._committing: set[str] = set()
@@ -283,7 +295,7 @@ class PostgresWriter:
                         group = await self._settle_committed(connection, group)
                         is_unsure = False
                         continue
-                    written = await write_group(connection, group, keeps_outbox=self._keeps_outbox)
+                    written = await write_group(connection, group, noting=self._noting)
             except Unwritable as error:
                 await self._commit_each(group, error)
                 return

@@ -21,6 +21,7 @@ from turnwire.stores.sqlite.schema import mentions
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _NUMBER = "(SELECT number FROM turn WHERE id = ?)"
+_TAKEN = "due_at = coalesce(?, due_at)"
 
 
 class SqliteRegistry:
@@ -94,13 +95,13 @@ class SqliteRegistry:
             return []  # The usual case, in which nothing is written.
         return await self._writer.write(lambda connection: _take_due(connection, now, until, limit))
 
-    async def put_off(self, turn_id: str, due_at: int) -> None:
-        query = f"UPDATE outbox SET due_at = ?, attempts = attempts + 1 WHERE turn = {_NUMBER}"
-        await self._writer.write(lambda connection: connection.execute(query, (due_at, turn_id)))
+    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
+        query = f"UPDATE outbox SET due_at = ?, attempts = attempts + 1 WHERE turn = {_NUMBER} AND {_TAKEN}"
+        await self._writer.write(lambda connection: connection.execute(query, (due_at, turn_id, taken_until)))
 
-    async def dismiss(self, turn_id: str) -> None:
-        query = f"DELETE FROM outbox WHERE turn = {_NUMBER}"
-        await self._writer.write(lambda connection: connection.execute(query, (turn_id,)))
+    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
+        query = f"DELETE FROM outbox WHERE turn = {_NUMBER} AND {_TAKEN}"
+        await self._writer.write(lambda connection: connection.execute(query, (turn_id, taken_until)))
 
     async def list_keys(self) -> list[ApiKey]:
         query = f"SELECT {KEY_COLUMNS} FROM api_key ORDER BY created_at"
@@ -140,7 +141,7 @@ def _take_due(connection: sqlite3.Connection, now: int, until: int, limit: int) 
     )
     rows = connection.execute(query, (now, limit)).fetchall()
     connection.executemany("UPDATE outbox SET due_at = ? WHERE turn = ?", [(until, row[-2]) for row in rows])
-    return [Notice(turn_from(row[:-2]), row[-1]) for row in rows]
+    return [Notice(turn_from(row[:-2]), row[-1], until) for row in rows]
 
 
 def _find(connection: sqlite3.Connection, principal: str, session_id: str) -> Session:

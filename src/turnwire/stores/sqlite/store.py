@@ -36,6 +36,7 @@ class SqliteStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        notes_waits: bool = False,
         seal_key: bytes | None = None,
         commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
@@ -48,7 +49,12 @@ class SqliteStore:
         self._searchers = SqliteThreads(lambda: open_reader(path), name="turnwire-search")
         self._turns = turns = LiveTurns(Leases(lease, clock))
         self._writer = writer = SqliteWriter(
-            self._threads, turns, Ballast(folder), keeps_outbox=keeps_outbox, interval=commit_interval
+            self._threads,
+            turns,
+            Ballast(folder),
+            keeps_outbox=keeps_outbox,
+            notes_waits=notes_waits,
+            interval=commit_interval,
         )
         queries = SqliteQueries(self.readers, self._searchers, turns)
         claims = SqliteClaims(self.readers, writer, turns)

@@ -75,7 +75,14 @@ Work = SqliteAppend | SqliteCall
 
 class SqliteWriter:
     def __init__(
-        self, threads: SqliteThreads, turns: LiveTurns, ballast: Ballast, *, keeps_outbox: bool, interval: float
+        self,
+        threads: SqliteThreads,
+        turns: LiveTurns,
+        ballast: Ballast,
+        *,
+        keeps_outbox: bool,
+        notes_waits: bool,
+        interval: float,
     ) -> None:
         self.is_full = False
         self.on_room: Callable[[], Awaitable[None]] | None = None
@@ -86,6 +93,7 @@ class SqliteWriter:
         self._turns = turns
         self._ballast = ballast
         self._keeps_outbox = keeps_outbox
+        self._notes_waits = notes_waits
         self._schedule = CommitSchedule(self._commit_next, interval)
         self._waiting: list[AppendRequest | SqliteCall] = []
         self._is_committing = False
@@ -230,6 +238,8 @@ class SqliteWriter:
                         _write_ending(connection, work, request.ending, self._keeps_outbox)
                     elif request.suspension is not None:
                         _write_suspension(connection, work.turn, request.suspension)
+                        if self._notes_waits:
+                            _write_notice(connection, work.turn.number)
                     elif request.release:
                         _write_release(connection, work.turn)
                 else:
@@ -332,7 +342,7 @@ def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: T
     if not append.brief:
         write_state(connection, number, state)
     if keeps_outbox:
-        connection.execute("INSERT INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (number,))
+        _write_notice(connection, number)
     if record.waiting_until is not None:
         connection.execute("DELETE FROM checkpoint WHERE turn = ?", (number,))
     connection.execute("DELETE FROM command WHERE turn = ?", (number,))
@@ -344,6 +354,10 @@ def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: T
             " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
             (record.principal, day_of(last.at), tokens),
         )
+
+
+def _write_notice(connection: sqlite3.Connection, number: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (number,))
 
 
 def write_state(connection: sqlite3.Connection, number: int, state: TurnState) -> None:

@@ -1,4 +1,8 @@
-"""The agent of an editor: its sessions are ours, its prompts are turns, and its permissions are approvals."""
+"""The agent of an editor: its sessions are ours, its prompts are turns, and its permissions are approvals.
+
+A question of a turn is an elicitation, if the editor has them, or a choice of options. What is neither is asked in the
+agent's message: the prompt ends, and the next one is the answer.
+"""
 
 import asyncio
 import logging
@@ -10,7 +14,18 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from turnwire.core.contracts import OnBusy
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, DoneEvent, ErrorEvent, MessageEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    MessageEvent,
+    QuestionEvent,
+    ReplyEvent,
+)
+from turnwire.core.schemas import find_problem
+from turnwire.core.text_form import TextForm
 from turnwire.core.turns import TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import parse_fields
@@ -25,7 +40,12 @@ from turnwire.wires.acp.encoder import (
     Positioned,
     SessionUpdates,
     Update,
+    choice_call,
+    choice_made,
+    choice_request,
+    form_request,
     permission_request,
+    question_text,
     standing_events,
     state_updates,
 )
@@ -41,11 +61,16 @@ from turnwire.wires.acp.messages import (
     SessionParams,
 )
 from turnwire.wires.framing import TURN_FAILED, omit_none
+from turnwire.wires.progress import question_value, step_line
 
 logger = logging.getLogger("turnwire.wires.acp")
 
 TurnEnd = tuple[DoneEvent, ErrorEvent | None]
 Following = asyncio.Task[TurnEnd]
+
+_MAX_OPTIONS = 12
+_MAX_FORMS = 3
+"""How often a form is shown whose answer does not fit."""
 
 
 class EditorPeer(Protocol):
@@ -63,6 +88,13 @@ class _OpenSession(Struct, eq=False):
     following: dict[str, Following] = field(default_factory=dict[str, Following])
     cancels: int = 0
     """How often the editor has cancelled, so that a prompt that is being sent notices."""
+    forms: dict[tuple[str, str], TextForm] = field(default_factory=dict[tuple[str, str], TextForm])
+    """The questions that the next prompt answers, by the ids of their turn and their own."""
+    choices: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict[tuple[str, str], dict[str, Any]])
+    """The requests for a choice that are open, by the same ids."""
+    question_shown: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when such a question was shown, so that the prompt ends."""
+    texts: int = 0
 
 
 class AcpAgent:
@@ -75,7 +107,8 @@ class AcpAgent:
         self._agent = agent
         self._agents: list[AgentChoice] = []
         self._sessions: dict[str, _OpenSession] = {}
-        self._permissions: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._takes_forms = False
         self.peer: EditorPeer | None = None
         self._methods: Mapping[str, tuple[type[AcpModel], Callable[[Any], Awaitable[Any]]]] = {
             "initialize": (InitializeParams, self._initialize),
@@ -104,7 +137,7 @@ class AcpAgent:
     async def close(self) -> None:
         """Stop to follow turns, which go on."""
         following = [task for session in self._sessions.values() for task in session.following.values()]
-        tasks: list[asyncio.Task[Any]] = [*following, *self._permissions.values()]
+        tasks: list[asyncio.Task[Any]] = [*following, *self._requests.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -112,6 +145,7 @@ class AcpAgent:
     # The connection
 
     async def _initialize(self, params: InitializeParams) -> dict[str, Any]:
+        self._takes_forms = params.takes_forms
         self._agents = await self._host.agents()
         chosen = next((agent for agent in self._agents if agent.name == self._agent), None)
         if self._agent is not None and chosen is None:
@@ -198,17 +232,16 @@ class AcpAgent:
     # Turns
 
     async def _prompt(self, params: PromptParams) -> dict[str, Any]:
-        """Start a turn, show it, and answer when it has ended."""
+        """Start a turn or answer its question, show it, and answer when it has ended or asks for the next prompt."""
         session = self._session(params.session_id)
-        cancels, before = session.cancels, await self._host.turns(session.id)
-        # Who writes on instead of deciding ends the wait.
-        on_busy: OnBusy = "interrupt" if before and before[-1].phase == "waiting" else "enqueue"
-        turn_id = await self._host.start(session.id, params.message, params.attachments, session.agent, on_busy)
-        following = self._follow(session, HostedTurn(turn_id, "queued", 0), None, is_prompt=True)
-        task = self._watch(session, turn_id, following)
-        if session.cancels > cancels:
-            await self._host.cancel(turn_id)
-        done, error = await task
+        session.question_shown.clear()
+        turn_id, task = await self._take_answer(session, params) or await self._start(session, params)
+        shown = asyncio.create_task(session.question_shown.wait())
+        await asyncio.wait([task, shown], return_when=asyncio.FIRST_COMPLETED)
+        shown.cancel()
+        if not task.done():
+            return {"stopReason": "end_turn"}
+        done, error = task.result()
         match done.outcome:
             case "completed" | "joined":
                 return {"stopReason": "end_turn"}
@@ -220,6 +253,17 @@ class AcpAgent:
                 text = error.error if error is not None else TURN_FAILED
                 code = error.code if error is not None else "turn_failed"
                 raise RpcError(INTERNAL_ERROR, text, {"code": code, "turnId": turn_id})
+
+    async def _start(self, session: _OpenSession, params: PromptParams) -> tuple[str, Following]:
+        cancels, before = session.cancels, await self._host.turns(session.id)
+        # Who writes on instead of deciding ends the wait.
+        on_busy: OnBusy = "interrupt" if before and before[-1].phase == "waiting" else "enqueue"
+        turn_id = await self._host.start(session.id, params.message, params.attachments, session.agent, on_busy)
+        following = self._follow(session, HostedTurn(turn_id, "queued", 0), None, is_prompt=True)
+        task = self._watch(session, turn_id, following)
+        if session.cancels > cancels:
+            await self._host.cancel(turn_id)
+        return turn_id, task
 
     async def _cancel(self, params: SessionParams) -> None:
         session = self._session(params.session_id)
@@ -286,7 +330,7 @@ class AcpAgent:
                     else:
                         updates = encoder.updates(position, event)
                         await self._show(session, [] if is_prompt and isinstance(event, MessageEvent) else updates)
-                        self._note_approval(session, turn.id, encoder, event)
+                        await self._note_request(session, turn.id, encoder, event)
                     if isinstance(event, ErrorEvent):
                         error = event
                     if isinstance(event, DoneEvent):
@@ -305,32 +349,45 @@ class AcpAgent:
                 await self._show(session, updates)
         for request in encoder.waiting:
             self._ask(session, turn.id, encoder, request)
+        for question in encoder.questions:
+            await self._ask_question(session, turn.id, question)
 
     async def _show(self, session: _OpenSession, updates: list[Update]) -> None:
         assert self.peer is not None
         for update in updates:
             await self.peer.notify("session/update", {"sessionId": session.id, "update": update})
 
-    # Permissions
+    # Permissions and questions
 
-    def _note_approval(self, session: _OpenSession, turn_id: str, encoder: SessionUpdates, event: Any) -> None:
-        if isinstance(event, ApprovalRequestEvent):
-            self._ask(session, turn_id, encoder, event)
-        elif isinstance(event, ApprovalResponseEvent):
-            self._forget(turn_id, event.call_id)
-        elif isinstance(event, DoneEvent):
-            for of_turn, call_id in [*self._permissions]:
-                if of_turn == turn_id:
-                    self._forget(turn_id, call_id)
+    async def _note_request(self, session: _OpenSession, turn_id: str, encoder: SessionUpdates, event: Event) -> None:
+        match event:
+            case ApprovalRequestEvent():
+                self._ask(session, turn_id, encoder, event)
+            case QuestionEvent():
+                await self._ask_question(session, turn_id, event)
+            case ApprovalResponseEvent(call_id=answered):
+                await self._forget(session, turn_id, answered)
+            case ReplyEvent(question_id=answered):
+                await self._forget(session, turn_id, answered, step_line(event) or "")
+            case DoneEvent():
+                for of_turn, answered in [*self._requests, *session.forms]:
+                    if of_turn == turn_id:
+                        await self._forget(session, turn_id, answered)
+            case _:
+                pass
 
     def _ask(self, session: _OpenSession, turn_id: str, encoder: SessionUpdates, request: ApprovalRequestEvent) -> None:
         params = permission_request(session.id, encoder.call_id(request.call_id), request)
         key = turn_id, request.call_id
-        self._permissions[key] = asyncio.create_task(self._decide(turn_id, request, params))
+        self._requests[key] = asyncio.create_task(self._decide(turn_id, request, params))
 
-    def _forget(self, turn_id: str, call_id: str) -> None:
-        """Drop a request for permission that somebody has decided, maybe elsewhere."""
-        task = self._permissions.pop((turn_id, call_id), None)
+    async def _forget(self, session: _OpenSession, turn_id: str, request_id: str, outcome: str = "") -> None:
+        """Drop a request for permission or a question that somebody has answered, maybe elsewhere."""
+        key = turn_id, request_id
+        session.forms.pop(key, None)
+        if (request := session.choices.pop(key, None)) is not None:
+            await self._show(session, [choice_made(request, outcome)])
+        task = self._requests.pop(key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -346,3 +403,82 @@ class AcpAgent:
                 await asyncio.shield(decision)
         except (RpcError, HostFailure, LookupError, TypeError) as error:
             logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)
+
+    async def _ask_question(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
+        if self._takes_forms:
+            filling = asyncio.create_task(self._fill_form(session, turn_id, question))
+            self._requests[turn_id, question.id] = filling
+        else:
+            await self._ask_without_form(session, turn_id, question)
+
+    async def _ask_without_form(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
+        key, form = (turn_id, question.id), TextForm(question.prompt, question.schema)
+        if form.takes_one_choice and not form.title and len(form.choices) <= _MAX_OPTIONS:
+            self._requests[key] = asyncio.create_task(self._choose(session, turn_id, question, form))
+        else:
+            session.forms[key] = form
+            await self._show_text(session, turn_id, form.label)
+            session.question_shown.set()
+
+    async def _fill_form(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
+        """Ask by an elicitation, again if the answer does not fit."""
+        assert self.peer is not None
+        problem = ""
+        try:
+            for _ in range(_MAX_FORMS):
+                answer: Any = await self.peer.request("elicitation/create", form_request(session.id, question, problem))
+                if answer["action"] not in ("accept", "decline"):
+                    return
+                declined = answer["action"] == "decline"
+                value = None if declined else question_value(question, answer.get("content") or {})
+                wrong = None if declined or not question.schema else find_problem(question.schema, value)
+                if wrong is None:
+                    return await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
+                problem = ": ".join(wrong)
+        except RpcError as error:
+            logger.warning("the editor has not shown a form: %s", error)
+            await self._ask_without_form(session, turn_id, question)
+        except (HostFailure, LookupError, TypeError) as error:
+            logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
+
+    async def _choose(self, session: _OpenSession, turn_id: str, question: QuestionEvent, form: TextForm) -> None:
+        """Ask by the options of a permission."""
+        assert self.peer is not None
+        choices = {f"choice-{index}": value for index, (_, value) in enumerate(form.choices)}
+        request = choice_request(session.id, turn_id, question, [name for name, _ in form.choices])
+        try:
+            session.choices[turn_id, question.id] = request
+            await self._show(session, [choice_call(request)])
+            answer: Any = await self.peer.request("session/request_permission", request)
+            outcome: dict[str, Any] = answer["outcome"]
+            if outcome.get("outcome") != "selected":
+                return
+            declined = outcome["optionId"] == "decline"
+            value = None if declined else choices[outcome["optionId"]]
+            await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
+        except (RpcError, HostFailure, LookupError, TypeError) as error:
+            logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
+
+    async def _take_answer(self, session: _OpenSession, params: PromptParams) -> tuple[str, Following] | None:
+        """Take a prompt as the answer to the oldest question. Return its turn; None if no question can be answered."""
+        if params.attachments or not session.forms:
+            return None
+        (turn_id, question_id), form = next(iter(session.forms.items()))
+        following = session.following[turn_id]
+        problem = form.take(params.message)
+        if problem is None and form.is_complete:
+            del session.forms[turn_id, question_id]
+            try:
+                await self._host.reply(turn_id, question_id, form.value, declined=False)
+            except HostFailure as error:
+                logger.warning("the question %s of turn %s was not answered here: %s", question_id, turn_id, error)
+                return None
+            form = next(iter(session.forms.values()), None)
+        if form is not None:
+            await self._show_text(session, turn_id, f"{problem}: {form.label}" if problem else form.label)
+            session.question_shown.set()
+        return turn_id, following
+
+    async def _show_text(self, session: _OpenSession, turn_id: str, text: str) -> None:
+        session.texts += 1
+        await self._show(session, [question_text(text, f"{turn_id}:question-{session.texts}")])

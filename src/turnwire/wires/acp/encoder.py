@@ -35,7 +35,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import Step, TurnState
 from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
-from turnwire.wires.progress import approval_question, step_line
+from turnwire.wires.progress import approval_question, question_schema, step_line
 
 Update = dict[str, Any]
 Positioned = tuple[int, Event]
@@ -68,6 +68,12 @@ class SessionUpdates:
         self._call_ids: dict[str, str] = {}
         self._used: set[str] = set()
         self._requests: dict[str, ApprovalRequestEvent] = {}
+        self._questions: dict[str, QuestionEvent] = {}
+
+    @property
+    def questions(self) -> list[QuestionEvent]:
+        """Return the questions that nobody has answered yet."""
+        return [*self._questions.values()]
 
     @property
     def waiting(self) -> list[ApprovalRequestEvent]:
@@ -95,9 +101,12 @@ class SessionUpdates:
                 self._thought = self._thought or f"{self._turn_id}:reasoning-{position}"
                 return [_text("agent_thought_chunk", event.content, self._thought)]
             case QuestionEvent():
-                # The protocol has no form for it.
-                return self._line(position, f"{step_line(event)} (answer it on the page, or with the HTTP API)")
-            case StatusEvent() | HandoffEvent() | ReviewEvent() | ReplyEvent():
+                self._questions[event.id] = event
+                return self._line(position, step_line(event) or "")
+            case ReplyEvent():
+                self._questions.pop(event.question_id, None)
+                return self._line(position, step_line(event) or "")
+            case StatusEvent() | HandoffEvent() | ReviewEvent():
                 return self._line(position, step_line(event) or "")
             case SearchEvent():
                 return self._search(position, event)
@@ -124,6 +133,7 @@ class SessionUpdates:
                 self._message = self._thought = ""
                 return [*self._close_calls(), *self._line(position, step_line(event) or "")]
             case DoneEvent():
+                self._questions = {}
                 return self._close_calls()
             case SessionEvent() | UsageEvent() | ResponseEvent() | ErrorEvent():
                 return []
@@ -200,7 +210,7 @@ def state_updates(state: TurnState) -> Iterator[Update]:
 
 
 def permission_request(session_id: str, tool_call_id: str, request: ApprovalRequestEvent | Step) -> dict[str, Any]:
-    """Return the parameters of `session/request_permission`. A question of another kind would be an elicitation."""
+    """Return the parameters of `session/request_permission`."""
     tool = request.name if isinstance(request, Step) else request.tool
     call = {
         "toolCallId": tool_call_id,
@@ -214,6 +224,43 @@ def permission_request(session_id: str, tool_call_id: str, request: ApprovalRequ
         {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
     ]
     return {"sessionId": session_id, "toolCall": call, "options": options}
+
+
+def form_request(session_id: str, question: QuestionEvent, problem: str) -> dict[str, Any]:
+    """Return the parameters of `elicitation/create`, with what is wrong with the answer before."""
+    schema = question_schema(question)
+    # A field of the protocol has a type; a choice without one is text.
+    properties = {name: {"type": "string", **part} for name, part in schema["properties"].items()}
+    return {
+        "sessionId": session_id,
+        "mode": "form",
+        "message": f"{problem}\n{question.prompt}" if problem else question.prompt,
+        "requestedSchema": {**schema, "properties": properties},
+    }
+
+
+def choice_request(session_id: str, turn_id: str, question: QuestionEvent, names: Iterable[str]) -> dict[str, Any]:
+    """Return the parameters of `session/request_permission` for a question with these choices."""
+    options = [{"optionId": f"choice-{index}", "name": name, "kind": "allow_once"} for index, name in enumerate(names)]
+    options.append({"optionId": "decline", "name": "Decline", "kind": "reject_once"})
+    call = {"toolCallId": f"{turn_id}:{question.id}", "title": question.prompt, "kind": "other", "status": "pending"}
+    return {"sessionId": session_id, "toolCall": call, "options": options}
+
+
+def question_text(text: str, message_id: str) -> Update:
+    """Return a message that is not in the log: a question, or what is wrong with its answer."""
+    return _text("agent_message_chunk", text, message_id)
+
+
+def choice_call(request: dict[str, Any]) -> Update:
+    """Return the call that a request for a choice belongs to."""
+    return {"sessionUpdate": "tool_call", **request["toolCall"]}
+
+
+def choice_made(request: dict[str, Any], outcome: str) -> Update:
+    """Return the end of that call; without an outcome, its turn has ended before."""
+    status = "completed" if outcome else "failed"
+    return _call_update(request["toolCall"]["toolCallId"], status=status, content=_content(outcome))
 
 
 def _text(chunk: Chunk, text: str, message_id: str) -> Update:

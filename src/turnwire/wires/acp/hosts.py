@@ -86,6 +86,8 @@ class SessionHost(Protocol):
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None: ...
 
+    async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None: ...
+
 
 class ServerHost:
     """A running server. Its turns outlive the editor, and a lost connection is resumed."""
@@ -158,6 +160,12 @@ class ServerHost:
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
         try:
             await self._client.decide(turn_id, call_id, approved=approved, args=args)
+        except ClientError as error:
+            raise _failure(error) from error
+
+    async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
+        try:
+            await self._client.reply(turn_id, question_id, value, declined=declined)
         except ClientError as error:
             raise _failure(error) from error
 
@@ -239,5 +247,11 @@ class EmbeddedSessions:
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
         try:
             await self._services.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, args=args)
+        except TurnwireError as error:
+            raise HostFailure(str(error)) from error
+
+    async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
+        try:
+            await self._services.runner.reply(turn_id, question_id, value, declined=declined, by=LOCAL_PRINCIPAL)
         except TurnwireError as error:
             raise HostFailure(str(error)) from error

@@ -15,8 +15,23 @@ class AcpModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
+class ElicitationCapabilities(AcpModel):
+    form: dict[str, Any] | None = None
+
+
+class ClientCapabilities(AcpModel):
+    elicitation: ElicitationCapabilities | None = None
+
+
 class InitializeParams(AcpModel):
     protocol_version: int
+    client_capabilities: ClientCapabilities | None = None
+
+    @property
+    def takes_forms(self) -> bool:
+        """Return True if the editor can show the form of an elicitation."""
+        elicitation = self.client_capabilities and self.client_capabilities.elicitation
+        return elicitation is not None and elicitation.form is not None
 
 
 class NewSessionParams(AcpModel):

@@ -178,7 +178,7 @@ class RunEncoder:
                 if self._calls.is_open(event.call_id):
                     return []
                 self._waits.begin(event)
-                return self._call(event, event.args, position)
+                return self._call(event, event.args, position) + self._client_call(event)
             case ToolProgressEvent():
                 return self._progress(event, position)
             case ToolResultEvent():
@@ -314,6 +314,13 @@ class RunEncoder:
         parent = self._parent_ids.setdefault(path, f"{self._turn_id}:calls-{position}")
         call = self._calls.start(self._turn_id, source.call_id, path, position)
         return started + call_events(call, source.tool, args, parent, self._subagents.id_of(path))
+
+    def _client_call(self, call: ToolCallEvent) -> Events:
+        """Return the event by which TanStack AI knows that it has to run a tool; other clients ignore it."""
+        if call.runs_on != "client":
+            return []
+        fields = {"toolCallId": self._calls.id_of(call.call_id), "toolName": call.tool, "input": call.args}
+        return [custom("tool-input-available", fields, self._subagents.id_of(call.agent_path))]
 
     def _progress(self, progress: ToolProgressEvent, position: int) -> Events:
         path = progress.agent_path

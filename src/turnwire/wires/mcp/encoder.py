@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import Event, SessionEvent, TokenEvent
-from turnwire.core.turns import Question, TurnState
+from turnwire.core.turns import TurnState
 from turnwire.wires.progress import (
     approval_question,
     open_client_calls,
@@ -18,7 +18,6 @@ from turnwire.wires.progress import (
     waiting_steps,
 )
 
-_VALUE = "value"
 _STARTED = "turn "
 _MAX_LINE = 500
 
@@ -59,19 +58,6 @@ def _step_line(event: Event) -> str | None:
     if isinstance(event, SessionEvent):
         return f"{_STARTED}{event.turn_id} of session {event.session_id}"
     return step_line(event)
-
-
-def question_schema(question: Question) -> dict[str, Any]:
-    """Return the schema of a form for the answer, which the protocol wants to be an object."""
-    schema = question.schema or {"type": "string"}
-    if "properties" in schema:
-        return schema
-    return {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
-
-
-def question_value(question: Question, content: dict[str, Any]) -> Any:
-    """Return the answer in the content of such a form."""
-    return content if "properties" in (question.schema or {}) else content.get(_VALUE)
 
 
 def turn_content(state: TurnState) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from turnwire.server.messages import MessageBody, check_id, parse_fields
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turns import start_turn, turn_state
-from turnwire.wires.mcp.encoder import progress_lines, question_schema, question_value, turn_content, turn_text
+from turnwire.wires.mcp.encoder import progress_lines, turn_content, turn_text
 from turnwire.wires.mcp.messages import (
     AskArguments,
     DecideArguments,
@@ -38,7 +38,14 @@ from turnwire.wires.mcp.messages import (
     input_schema,
 )
 from turnwire.wires.mcp.resume import decode_state, encode_state
-from turnwire.wires.progress import approval_question, open_questions, status_of, waiting_steps
+from turnwire.wires.progress import (
+    approval_question,
+    open_questions,
+    question_schema,
+    question_value,
+    status_of,
+    waiting_steps,
+)
 
 logger = logging.getLogger("turnwire.wires.mcp")
 

@@ -1,4 +1,4 @@
-"""Questions as text, one field at a time, for channels that have no forms."""
+"""Questions as text, one field at a time, for channels and clients that have no forms."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +9,24 @@ _YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
 
 
 class TextForm:
-    """The form of one question. Each line that a person writes is the value of the next field."""
+    """The form of one question. Each line that a person writes is the value of the next field.
 
-    def __init__(self, prompt: str, schema: Mapping[str, Any] | None) -> None:
+    `values` are those of the first fields of an object, `done` of them, which were answered before.
+    """
+
+    def __init__(
+        self,
+        prompt: str,
+        schema: Mapping[str, Any] | None,
+        values: Mapping[str, Any] | None = None,
+        done: int = 0,
+    ) -> None:
         self._prompt = prompt
         self._schema: Mapping[str, Any] = schema or {"type": "string"}
         properties: Mapping[str, Any] | None = self._schema.get("properties")
         self._is_object = properties is not None
-        self._fields = list((properties or {"": self._schema}).items())
-        self._values: dict[str, Any] = {}
+        self._fields = list((properties or {"": self._schema}).items())[done:]
+        self._values: dict[str, Any] = dict(values or {})
 
     @property
     def is_complete(self) -> bool:
@@ -30,17 +39,37 @@ class TextForm:
     @property
     def label(self) -> str:
         """Return the prompt of the next field, with what may be answered."""
-        name, schema = self._fields[0]
-        title = f" {schema.get('title') or name}" if self._is_object else ""
-        hint = "yes/no" if schema.get("type") == "boolean" else "/".join(text for text, _ in self.choices)
-        optional = "optional" if self._is_object and name not in self._schema.get("required", ()) else ""
-        notes = ", ".join(filter(None, (hint, optional)))
+        hint = "/".join(text for text, _ in self.choices)
+        notes = ", ".join(filter(None, (hint, "optional" if self.is_optional else "")))
+        title = f" {self.title}" if self.title else ""
         return f"{self._prompt}{title}{f' [{notes}]' if notes else ''}"
+
+    @property
+    def title(self) -> str:
+        """Return the name of the next field of an object; the only value of another schema has none."""
+        name, schema = self._fields[0]
+        return str(schema.get("title") or name) if self._is_object else ""
+
+    @property
+    def is_optional(self) -> bool:
+        """Return True if the next field may be left out."""
+        return self._is_object and self._fields[0][0] not in self._schema.get("required", ())
+
+    @property
+    def has_default(self) -> bool:
+        return "default" in self._fields[0][1]
+
+    @property
+    def takes_one_choice(self) -> bool:
+        """Return True if the value of the next field is one of its choices."""
+        return bool(self.choices) and self._fields[0][1].get("type") != "array"
 
     @property
     def choices(self) -> list[tuple[str, Any]]:
         """Return the choices of the next field, as a person sees them and as they are."""
         schema: Mapping[str, Any] = self._fields[0][1]
+        if schema.get("type") == "boolean" and "const" not in schema:
+            return [("yes", True), ("no", False)]
         schema = schema.get("items", schema)
         if titled := schema.get("oneOf") or schema.get("anyOf"):
             return [(str(option.get("title") or option["const"]), option["const"]) for option in titled]
@@ -49,15 +78,17 @@ class TextForm:
 
     def take(self, text: str) -> str | None:
         """Take the value of the next field; return what is wrong with it, None if it is right."""
+        schema, text = self._fields[0][1], text.strip()
+        if text or not (self.has_default or self.is_optional):
+            return self.put(self._read(schema, text))
+        if self.has_default:
+            return self.put(schema["default"])
+        del self._fields[0]
+        return None
+
+    def put(self, value: Any) -> str | None:
+        """Take the value of the next field as it is; return what is wrong with it, None if it is right."""
         name, schema = self._fields[0]
-        text = text.strip()
-        if not text and "default" in schema:
-            value = schema["default"]
-        elif not text and self._is_object and name not in self._schema.get("required", ()):
-            del self._fields[0]
-            return None
-        else:
-            value = self._read(schema, text)
         problem = find_problem(schema, value)
         if problem is None:
             self._values[name] = value
@@ -69,10 +100,10 @@ class TextForm:
         kind, choices = schema.get("type"), self.choices
         if kind == "array":
             return [_choice(choices, part.strip()) for part in text.split(",") if part.strip()]
-        if choices:
-            return _choice(choices, text)
         if kind == "boolean":
             return True if text.lower() in _YES else False if text.lower() in _NO else text
+        if choices:
+            return _choice(choices, text)
         if kind in ("integer", "number"):
             try:
                 return int(text) if kind == "integer" else float(text)
