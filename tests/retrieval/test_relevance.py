@@ -43,6 +43,12 @@ async def test_only_a_statement_answers(text: str) -> None:
     assert await chosen(BREW, text) == [ANSWER]
 
 
+async def test_table_with_many_columns_answers_nothing() -> None:
+    rows = "| green tea | hot | mild | long | dear | rare |\n| brewed tea | cold | mild | short | cheap | common |"
+    table = f"| tea | heat | taste | time | price | found |\n|---|---|---|---|---|---|\n{rows}"
+    assert await chosen(BREW, f"{table}\n\n{ANSWER}") == [ANSWER]
+
+
 async def test_code_that_a_sentence_announces_answers_any_question() -> None:
     code = "```sh\nbrew green tea\n```"
     assert await chosen("Who brewed green tea?", f"A brewer brewed it, the green tea:\n\n{code}") == [

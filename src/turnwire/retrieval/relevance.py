@@ -32,6 +32,7 @@ _HOW_TO = re.compile(
 )
 _NAMED_ROW = re.compile(r"\|\s*(?:`[^`|]+`(?:[,·/\s]*`[^`|]+`)*|\d+)\s*\|")
 _MAX_COLUMNS = 3
+_MAX_COLUMNS_OF_TABLE = 5
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -95,8 +96,8 @@ class BlockRanker:
         if row := _NAMED_ROW.match(last_row):
             names = _CODE.findall(row[0]) or [row[0].strip("| ")]
             return any(name in self._question for name in names)
-        # One row of a wide table cannot be read alone.
-        return len(block.parts) > 1 or last_row.count("|") - 1 <= _MAX_COLUMNS
+        # One row of a wide table cannot be read alone, and a very wide one not at a glance.
+        return last_row.count("|") - 1 <= (_MAX_COLUMNS_OF_TABLE if len(block.parts) > 1 else _MAX_COLUMNS)
 
     async def _compare(self, blocks: Sequence[RankedBlock]) -> list[RankedBlock] | None:
         """Return the blocks with their similarity to the question as a feature; None without an embedder."""
