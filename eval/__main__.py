@@ -7,6 +7,8 @@ python -m eval --squad xquad.en.json --beside python-docs/
                                                 --beside is mixed in, and alone must lead to refusals
 python -m eval --handbook share/doc/rust/html/cargo --semantic
                                                 The Cargo Book, which comes with Rust, and the questions about it
+python -m eval --rust-books share/doc/rust/html --semantic
+                                                the rustc and rustdoc books, which come with Rust, in the same way
 """
 
 import argparse
@@ -16,7 +18,17 @@ from pathlib import Path
 
 from eval.beir import read_beir, read_corpus
 from eval.bench import measure_answers, measure_ranking, measure_refusals, sampled, shelf
-from eval.own import BLIND, HELD_OUT, NEWCOMERS, QUESTIONS, read_documents, read_handbook, read_own
+from eval.own import (
+    BLIND,
+    HELD_OUT,
+    NEWCOMERS,
+    QUESTIONS,
+    SECOND_BLIND,
+    read_documents,
+    read_handbook,
+    read_own,
+    read_rust_books,
+)
 from eval.squad import read_squad
 
 
@@ -26,6 +38,7 @@ def main() -> None:
     parser.add_argument("--squad", type=Path, action="append", default=[], help="a file in SQuAD format; repeatable")
     parser.add_argument("--beside", type=Path, help="a BEIR folder whose corpus is mixed in with --squad")
     parser.add_argument("--handbook", type=Path, help="the folder of The Cargo Book, in HTML")
+    parser.add_argument("--rust-books", type=Path, help="the folder with the rustc and rustdoc books, in HTML")
     parser.add_argument("--semantic", action="store_true", help="use semantic search too (slow for large collections)")
     parser.add_argument("--most", type=int, help="the most questions of each collection")
     parser.add_argument("--database-url", help="an empty PostgreSQL database for the index, instead of a SQLite file")
@@ -33,10 +46,11 @@ def main() -> None:
 
 
 async def _measure(options: argparse.Namespace) -> None:
-    if not options.beir and not options.squad and not options.handbook:
+    handbooks = [read_handbook(options.handbook)] if options.handbook else []
+    handbooks += [read_rust_books(options.rust_books)] if options.rust_books else []
+    if not options.beir and not options.squad and not handbooks:
         await _own(options)
-    if options.handbook:
-        collection = read_handbook(options.handbook)
+    for collection in handbooks:
         async with shelf(collection.documents, semantic=options.semantic) as filled:
             _show(f"{collection.name}: answers", await measure_answers(filled, collection.questions))
     for folder in options.beir:
@@ -49,7 +63,7 @@ async def _measure(options: argparse.Namespace) -> None:
 
 async def _own(options: argparse.Namespace) -> None:
     async with shelf(read_documents(), semantic=options.semantic, database_url=options.database_url) as filled:
-        for path in (QUESTIONS, NEWCOMERS, HELD_OUT, BLIND):
+        for path in (QUESTIONS, NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND):
             name, questions = path.stem.replace("_", " "), read_own(path=path).questions
             answerable = [question for question in questions if question.gains]
             _show(f"{name}: ranking", await measure_ranking(filled, answerable))

@@ -6,9 +6,10 @@ other software, an `off_topic` question about anything else: both should be refu
 
 The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what
 people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure, and so do
-those in `blind_questions.jsonl`: their passages were drawn at random, and they were written before any answer was seen.
-The questions in `cargo_questions.jsonl` are the same for a handbook of another project, The Cargo Book, which comes
-with Rust as a folder of HTML files and is not bundled here.
+those in `blind_questions.jsonl` and `second_blind_questions.jsonl`: their passages were drawn at random, and they were
+written before any answer was seen. The first of these were read afterwards, to improve the blocks.
+The questions in `cargo_questions.jsonl` and `rust_questions.jsonl` are the same for handbooks of another project: The
+Cargo Book, and the rustc and rustdoc books, which come with Rust as folders of HTML files and are not bundled here.
 """
 
 import json
@@ -24,10 +25,16 @@ QUESTIONS = Path(__file__).parent / "own_questions.jsonl"
 NEWCOMERS = Path(__file__).parent / "newcomer_questions.jsonl"
 HELD_OUT = Path(__file__).parent / "held_out_questions.jsonl"
 BLIND = Path(__file__).parent / "blind_questions.jsonl"
+SECOND_BLIND = Path(__file__).parent / "second_blind_questions.jsonl"
 CARGO = Path(__file__).parent / "cargo_questions.jsonl"
+RUST = Path(__file__).parent / "rust_questions.jsonl"
 KINDS = ("answerable", "near_miss", "off_topic")
 
 _HANDBOOK_FOLDERS = ("getting-started", "guide", "reference")
+_RUST_BOOKS = ("rustc", "rustdoc")
+# Hundreds of pages with the same form: one for each target and lint, and the letters of a mangled name.
+_NOT_READ = ("platform-support", "listing", "symbol-mangling")
+_WHOLE_BOOK = ("print.html", "toc.html", "404.html")
 _HEADING = re.compile(r"(#{1,6})\s+(.*\S)")
 
 
@@ -48,8 +55,18 @@ def read_own(root: Path = ROOT, path: Path = QUESTIONS) -> Collection:
 def read_handbook(folder: Path, path: Path = CARGO) -> Collection:
     """Return the HTML pages of a handbook, without those of its commands, and the questions about it."""
     pages = [page for page in sorted(folder.rglob("*.html")) if page.parent.name in _HANDBOOK_FOLDERS]
-    documents = [Document(page.relative_to(folder).as_posix(), "", page.read_text("utf-8")) for page in pages]
-    return Collection("cargo questions", documents, _collected(path))
+    return Collection("cargo questions", _documents(folder, pages), _collected(path))
+
+
+def read_rust_books(folder: Path, path: Path = RUST) -> Collection:
+    """Return the HTML pages of the rustc and rustdoc books, and the questions about them."""
+    pages = [page for book in _RUST_BOOKS for page in sorted((folder / book).rglob("*.html"))]
+    pages = [page for page in pages if page.name not in _WHOLE_BOOK and not {*_NOT_READ}.intersection(page.parts)]
+    return Collection("rust questions", _documents(folder, pages), _collected(path))
+
+
+def _documents(folder: Path, pages: list[Path]) -> list[Document]:
+    return [Document(page.relative_to(folder).as_posix(), "", page.read_text("utf-8")) for page in pages]
 
 
 def _collected(path: Path) -> list[Question]:
@@ -70,7 +87,7 @@ def read_documents(root: Path = ROOT) -> list[Document]:
     docs = root / "docs"
     pages = [path for path in sorted(docs.rglob("*.md")) if answers_users(path.relative_to(docs).as_posix())]
     paths = [root / "README.md", *pages]
-    return [Document(path.relative_to(root).as_posix(), "", path.read_text("utf-8")) for path in paths]
+    return _documents(root, paths)
 
 
 def section(text: str, heading: str) -> str:

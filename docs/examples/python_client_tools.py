@@ -14,7 +14,7 @@ def locate(exact: bool = False) -> dict[str, Any]:
     return {"city": "Oslo", "street": "Karl Johans gate" if exact else None}
 
 
-def answer(message: str, url: str = "http://127.0.0.1:8420", key: str | None = None) -> str:
+def answer(message: str, url: str = "http://127.0.0.1:8000", key: str | None = None) -> str:
     with Client(url, key=key) as client:
         turn = client.start(message, tools=[LOCATE])
         for event in turn.events():

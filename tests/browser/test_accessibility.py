@@ -219,8 +219,12 @@ async def test_phone_layout_fits_the_screen(browser: Browser, serve: Serve, shel
         await expect(page.answer.locator("table")).to_be_attached()
         assert await fits()
         await expect(page.part("stop")).to_be_in_viewport()
+        # There is room for one choice beside the button.
+        await expect(page.part("on-busy")).to_be_in_viewport()
+        await expect(page.part("agent")).to_be_hidden()
         await page.part("stop").tap()
         await page.ended("cancelled")
+        await expect(page.part("agent")).to_be_visible()
         await expect(page.part("composer")).to_be_in_viewport()
         await page.part("menu").tap()
         await expect(page.part("new")).to_be_in_viewport()

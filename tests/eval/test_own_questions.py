@@ -2,11 +2,22 @@
 
 from collections import Counter
 
-from eval.own import BLIND, HELD_OUT, KINDS, NEWCOMERS, OwnQuestion, read_documents, read_own, read_questions, section
+from eval.own import (
+    BLIND,
+    HELD_OUT,
+    KINDS,
+    NEWCOMERS,
+    SECOND_BLIND,
+    OwnQuestion,
+    read_documents,
+    read_own,
+    read_questions,
+    section,
+)
 from turnwire.retrieval.blocks import plain_line
 
 OWN = read_questions()
-QUESTIONS = [*OWN, *read_questions(NEWCOMERS), *read_questions(HELD_OUT), *read_questions(BLIND)]
+QUESTIONS = [*OWN, *(each for path in (NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND) for each in read_questions(path))]
 ANSWERABLE = [question for question in QUESTIONS if question.kind == "answerable"]
 TEXTS = {document.name: document.text for document in read_documents()}
 EVERYTHING = plain_line(" ".join(TEXTS.values()))

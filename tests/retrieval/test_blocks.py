@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.retrieval.blocks import MAX_BLOCK, plain_line, split_blocks
+from turnwire.retrieval.blocks import MAX_BLOCK, plain_line, split_blocks, widened
 from turnwire.retrieval.citations import without_markers
 
 PARAGRAPH = "Tea is hot. It is drunk from cups."
@@ -98,6 +98,33 @@ def test_long_list_and_long_table_are_split_between_items_and_rows() -> None:
     assert {kind for kind, _ in shown(f"- {item}\n" * 10)} == {"list"}
     assert len(shown(f"- {item}\n" * 10)) == 10
     assert len(shown("| a | b |\n|---|---|\n" + f"| x | {item} |\n" * 10)) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "expected"),
+    [
+        ("One.\n\nTwo.\n\nThree.", "Two.", "One.\n\nTwo.\n\nThree."),
+        ("Two kinds.\n\n- Green\n- Black", "Two kinds.", "Two kinds.\n\n- Green\n- Black"),
+        (f"{'Tea. ' * 130}\n\nTwo.", "Two.", "Two."),
+        ("One.\n\n## Tea\n\nTwo.", "Two.", "Two."),
+        ("One.\n\nTwo:\n\n| a | b |\n|---|---|\n| c | d |", "One.", "One."),
+        ("One [\n\n1] two.", "One [", "One ["),
+    ],
+    ids=["paragraphs", "list", "too long", "heading between", "announcement", "open bracket"],
+)
+def test_block_is_widened_by_its_neighbours(text: str, first: str, expected: str) -> None:
+    (block,) = [block for block in split_blocks(text) if block.text == first]
+    larger = widened(text, block)
+    assert larger.text == expected
+    assert text[larger.start : larger.end].split() == expected.split()
+
+
+def test_row_of_a_table_and_item_of_a_long_list_are_not_widened() -> None:
+    table = "Tea.\n\n| **tea** | a drink |\n| **pot** | a vessel |"
+    items = "\n".join(f"- {'tea ' * 100}{number}" for number in range(4))
+    for text in (table, f"Tea.\n\n{items}"):
+        block = split_blocks(text)[1]
+        assert widened(text, block) == block
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def test_heading_and_code_of_a_page_are_no_prose() -> None:
     ]
 
 
+def test_list_item_has_a_mark_and_its_other_paragraphs_have_none() -> None:
+    page = "<p>Two:</p><ul>\n<li>Green</li><li>\n <p>Black</p><p>Hot.</p></li><li></li></ul><p>End</p>"
+    parsed = parse_html(page)
+    assert block_texts(parsed) == ["Two:", "- Green", "- Black", "Hot.", "End"]
+    (block, *_) = split_blocks(parsed.text)
+    assert block.text == "Two:\n\n- Green\n- Black"
+
+
 def test_table_row_is_one_line() -> None:
     page = "<table><tr><th>Tea</th><th>Time</th></tr><tr><td>Green<br>leaf</td><td>2 min</td></tr></table>"
     assert block_texts(parse_html(page)) == ["Tea | Time", "Green leaf | 2 min"]
@@ -85,9 +93,8 @@ def test_malformed_page_is_read(page: str, text: str) -> None:
     assert parse_html(page).text == text
 
 
-TAGS = [
-    f"<{end}{tag}>" for tag in ("p", "h2", "pre", "main", "header", "nav", "td", "title", "body") for end in ("", "/")
-]
+NAMES = ("p", "h2", "pre", "main", "header", "nav", "td", "li", "title", "body")
+TAGS = [f"<{end}{tag}>" for tag in NAMES for end in ("", "/")]
 
 
 @given(st.lists(st.sampled_from([*TAGS, "<tr>", "<br>", "tea", "&amp;", "&#29;", "\n "]) | st.text(max_size=5)))

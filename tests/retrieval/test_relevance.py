@@ -43,6 +43,35 @@ async def test_only_a_statement_answers(text: str) -> None:
     assert await chosen(BREW, text) == [ANSWER]
 
 
+async def test_table_with_many_columns_answers_nothing() -> None:
+    rows = "| green tea | hot | mild | long | dear | rare |\n| brewed tea | cold | mild | short | cheap | common |"
+    table = f"| tea | heat | taste | time | price | found |\n|---|---|---|---|---|---|\n{rows}"
+    assert await chosen(BREW, f"{table}\n\n{ANSWER}") == [ANSWER]
+
+
+async def test_code_that_a_sentence_announces_answers_any_question() -> None:
+    code = "```sh\nbrew green tea\n```"
+    assert await chosen("Who brewed green tea?", f"A brewer brewed it, the green tea:\n\n{code}") == [
+        f"A brewer brewed it, the green tea:\n\n{code}"
+    ]
+    assert await chosen("Who brewed green tea?", f"A brewer brewed the green tea.\n\n{code}") == [
+        "A brewer brewed the green tea."
+    ]
+
+
+async def test_best_block_is_shown_with_its_neighbours_and_related_ones_alone() -> None:
+    best, neighbour = "Green tea is brewed at eighty degrees.", "Black leaves need boiling water."
+    related = "A brewed cup of tea, green or not, keeps warm for ten minutes."
+    texts = await chosen(BREW, f"{best}\n\n{neighbour}", f"{related}\n\nThe pot is made of iron.")
+    assert texts == [f"{best}\n\n{neighbour}", related]
+
+
+async def test_definition_is_shown_alone() -> None:
+    assert (await chosen("What is a samovar?", "A samovar is an urn for tea.\n\nTea is hot."))[0] == (
+        "A samovar is an urn for tea."
+    )
+
+
 async def test_row_of_settings_answers_a_question_that_names_it() -> None:
     row = "| `keep_logs` | `TURNWIRE_KEEP_LOGS` | 30 days, then logs are deleted |"
     (block,) = await chosen("What does keep_logs do?", row)
@@ -130,7 +159,7 @@ async def test_confidence_is_low_without_the_words_of_the_question() -> None:
     ],
 )
 async def test_text_without_spaces_is_ranked(question: str, text: str, expected: str) -> None:
-    assert (await chosen(question, text))[0] == expected
+    assert (await ranking(question, text)).blocks[0].block.text == expected
 
 
 async def test_chinese_question_is_answered_without_a_model(library: Library, searcher: Searcher) -> None:

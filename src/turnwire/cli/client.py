@@ -6,7 +6,7 @@ The HTTP client is loaded when a command calls it, so that `--help` is quick.
 import asyncio
 import json
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 _ANNOUNCEMENT = "server.json"
 
 
-def announce(data: Path, url: str, control_token: str) -> None:
-    """Write the server's address into the data folder; the token lets its readers manage keys."""
+def announce(data: Path, url: str, control_token: str, *, has_database: bool = False) -> None:
+    """Write the server's address into the data folder; the token lets its readers manage keys.
+
+    A server with its logs in a database leaves the folder to the one that has its logs there, if that is running.
+    """
+    from turnwire.stores.sqlite.disk import is_locked
+
     # With the logs in a database, this may be the first file in the folder.
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = data / _ANNOUNCEMENT
+    if has_database and path.exists() and is_locked(data):
+        return
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -30,7 +37,11 @@ def announce(data: Path, url: str, control_token: str) -> None:
 
 
 def withdraw(data: Path) -> None:
-    (data / _ANNOUNCEMENT).unlink(missing_ok=True)
+    """Remove the address that this process has written, and no other."""
+    path = data / _ANNOUNCEMENT
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        if json.loads(path.read_text())["pid"] == os.getpid():
+            path.unlink()
 
 
 def announced_server(data: Path, key: str | None = None) -> "ServerAddress":

@@ -78,7 +78,7 @@ def _supervise(settings: "Settings", folders: Sequence[Path], open_page: bool) -
     url, token = url_of(settings.host, listening), new_control_token()
 
     def on_started(lines: Sequence[str]) -> None:
-        announce(settings.data, url, token)
+        announce(settings.data, url, token, has_database=settings.database_url is not None)
         print_lines([*lines, "[dim]Restarts when a Python file changes. Ctrl+C ends it.[/]\n"])
         if open_page and sys.stdout.isatty():
             webbrowser.open(f"{url}/")

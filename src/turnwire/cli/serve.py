@@ -320,7 +320,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
     notes = [*model_notes(turnwire), *agent_notes(turnwire)]
 
     def on_started() -> None:
-        announce(settings.data, url, turnwire.control_token)
+        announce(settings.data, url, turnwire.control_token, has_database=settings.database_url is not None)
         print_lines(welcome(turnwire, url, notes))
 
     server = WebServer(turnwire, on_started, lambda: withdraw(settings.data))
@@ -368,7 +368,7 @@ def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
     url, token = url_of(settings.host, listening), new_control_token()
 
     def on_started(lines: Sequence[str]) -> None:
-        announce(settings.data, url, token)
+        announce(settings.data, url, token, has_database=settings.database_url is not None)
         count = f"{workers} processes, and agents in {workers} more" if isolate else f"{workers} processes"
         print_lines([*lines, f"[dim]In {count}; `kill -HUP` replaces them one by one.[/]\n"])
 

@@ -22,6 +22,7 @@ MAX_BLOCK = 800
 _MAX_PART = 240
 _MAX_CODE = 1_500
 _MAX_LEAD_IN = 400
+_MAX_WIDENED = 600
 
 _LINE = re.compile(r"[^\n]*(?:\n|\Z)")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
@@ -59,6 +60,11 @@ class TextBlock(Struct, frozen=True):
     def has_code(self) -> bool:
         return "```" in self.text
 
+    @property
+    def has_announced_code(self) -> bool:
+        """True if a sentence that ends with a colon stands before the code."""
+        return self.text.partition("```")[0].rstrip().endswith(":")
+
 
 class _Span(Struct, frozen=True):
     """A run of lines of one kind."""
@@ -83,6 +89,45 @@ def split_blocks(text: str) -> list[TextBlock]:
         last = pieces[-1] if pieces else None
         previous = last if last is not None and _can_announce(last) else None
     return blocks
+
+
+def widened(text: str, block: TextBlock) -> TextBlock:
+    """Return a block with the paragraphs and lists directly after and before it, as far as they fit.
+
+    A paragraph alone is often half of an answer: its neighbour has the condition, the exception or the list.
+    """
+    if not _can_be_widened(block):
+        return block
+    neighbours = [other for other in split_blocks(text) if _can_be_widened(other) and not other.has_code]
+    is_growing = True
+    while is_growing:
+        is_growing = False
+        for other in neighbours:
+            if (larger := _united(text, block, other)) is not None:
+                block, is_growing = larger, True
+                break
+    return block
+
+
+def _can_be_widened(block: TextBlock) -> bool:
+    # The items of a long list and the rows of a table are read one by one.
+    return block.kind in ("text", "code") or (block.kind == "list" and len(block.parts) > 1)
+
+
+def _united(text: str, block: TextBlock, other: TextBlock) -> TextBlock | None:
+    """Return both as one block; None if they are not adjacent or together too long."""
+    if other.start <= block.start and other.end >= block.end and other.text.startswith(block.text):
+        first, second, shown = other, None, other.text  # A list with the block as the sentence before it.
+    else:
+        first, second = (block, other) if block.end <= other.start else (other, block)
+        shown = f"{first.text}\n\n{second.text}"
+    if first.text.endswith("[") or (other is second and shown.endswith(":")):
+        return None  # A bracket could become a citation marker; a colon announces something that is not quoted.
+    is_new = shown != block.text and len(shown) <= _MAX_WIDENED
+    if not is_new or (second is not None and (first.end > second.start or text[first.end : second.start].strip())):
+        return None
+    parts = first.parts if second is None else (*first.parts, *second.parts)
+    return TextBlock(block.kind, first.start, (second or first).end, shown, parts)
 
 
 def _can_announce(block: TextBlock) -> bool:

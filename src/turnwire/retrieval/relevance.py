@@ -11,14 +11,15 @@ from math import exp, log
 
 from msgspec import Struct, structs
 
-from turnwire.retrieval.blocks import TextBlock, split_blocks
+from turnwire.retrieval.blocks import TextBlock, split_blocks, widened
 from turnwire.retrieval.evidence import Evidence, Similarity
 from turnwire.retrieval.index.terms import stem, stems, words
 from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
 
 _MAX_PASSAGES = 16
-# Comparing one block by meaning takes ten milliseconds, so only the best by words are compared.
-_MAX_COMPARED = 24
+# Comparing one block by meaning takes ten milliseconds, so only the best by words are compared: hardly ever fewer than
+# all, because the block that says it in other words is not among the best.
+_MAX_COMPARED = 40
 _MAX_COMPARED_TEXT = 600
 # The logarithm of how much likelier the best block may be than one that is still shown.
 _MAX_GAP = 2.0
@@ -31,6 +32,7 @@ _HOW_TO = re.compile(
 )
 _NAMED_ROW = re.compile(r"\|\s*(?:`[^`|]+`(?:[,·/\s]*`[^`|]+`)*|\d+)\s*\|")
 _MAX_COLUMNS = 3
+_MAX_COLUMNS_OF_TABLE = 5
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -86,7 +88,7 @@ class BlockRanker:
 
     def _may_answer(self, block: TextBlock) -> bool:
         if block.has_code:
-            return asks_how(self._question)
+            return block.has_announced_code or asks_how(self._question)
         if block.kind != "table":
             return True
         last_row = block.text.rpartition("\n")[2]
@@ -94,8 +96,8 @@ class BlockRanker:
         if row := _NAMED_ROW.match(last_row):
             names = _CODE.findall(row[0]) or [row[0].strip("| ")]
             return any(name in self._question for name in names)
-        # One row of a wide table cannot be read alone.
-        return len(block.parts) > 1 or last_row.count("|") - 1 <= _MAX_COLUMNS
+        # One row of a wide table cannot be read alone, and a very wide one not at a glance.
+        return last_row.count("|") - 1 <= (_MAX_COLUMNS_OF_TABLE if len(block.parts) > 1 else _MAX_COLUMNS)
 
     async def _compare(self, blocks: Sequence[RankedBlock]) -> list[RankedBlock] | None:
         """Return the blocks with their similarity to the question as a feature; None without an embedder."""
@@ -168,7 +170,7 @@ def _defines(matcher: Matcher, text: str) -> bool:
 
 
 def select_blocks(ranking: Ranking, count: int) -> list[RankedBlock]:
-    """Return the best block and up to `count` - 1 others that are not much weaker and say something else.
+    """Return the best block, widened, and up to `count` - 1 others that are not much weaker and say something else.
 
     Beside a definition only another definition is related.
     """
@@ -179,8 +181,14 @@ def select_blocks(ranking: Ranking, count: int) -> list[RankedBlock]:
         if chosen and ranked.features["definition"] < chosen[0].features["definition"]:
             continue
         if not any(_is_repetition(ranked, other) for other in chosen):
-            chosen.append(ranked)
+            chosen.append(ranked if chosen else _widened(ranked))
     return chosen
+
+
+def _widened(ranked: RankedBlock) -> RankedBlock:
+    if ranked.features["definition"]:
+        return ranked
+    return structs.replace(ranked, block=widened(ranked.evidence.passage.text, ranked.block))
 
 
 def _is_repetition(ranked: RankedBlock, other: RankedBlock) -> bool:

@@ -330,7 +330,9 @@ class Authenticator:
         raise (WrongKeyError if text else HttpError)(
             401,
             "unauthorized",
-            "send a valid API key as `Authorization: Bearer tw_...`",
+            "send a valid API key as `Authorization: Bearer tw_...`"
+            if self._authenticate is None
+            else "nobody is signed in; sign in to this application first",
             headers={"WWW-Authenticate": "Bearer"},
         )
 

@@ -31,12 +31,16 @@ _CHARSET = re.compile(
 
 
 class HtmlBlock(Struct, frozen=True):
-    """A paragraph, heading, table row or preformatted text. `level` is 1 to 6 for a heading, otherwise 0."""
+    """A paragraph, heading, list item, table row or preformatted text. `level` is 1 to 6 for a heading, otherwise 0.
+
+    `is_item` is True for the first paragraph of a list item.
+    """
 
     text: str
     level: int
     preformatted: bool
     in_main: bool
+    is_item: bool
 
 
 def decode_page(body: bytes, charset: str | None) -> str:
@@ -71,11 +75,12 @@ def read_blocks(
 class _Piece:
     """A block while its text arrives."""
 
-    def __init__(self, level: int = 0, preformatted: bool = False, in_main: bool = False) -> None:
+    def __init__(self) -> None:
         self.parts: list[str] = []
-        self.level = level
-        self.preformatted = preformatted
-        self.in_main = in_main
+        self.level = 0
+        self.preformatted = False
+        self.in_main = False
+        self.is_item = False
 
     def add(self, data: str) -> None:
         # A line break in the source is a space on the page, unlike that of a <br>.
@@ -87,7 +92,7 @@ class _Piece:
             text = text.strip("\n")
         else:
             text = "\n".join(_SPACE.sub(" ", line).strip() for line in text.split("\n")).strip()
-        return HtmlBlock(text, self.level, self.preformatted, self.in_main)
+        return HtmlBlock(text, self.level, self.preformatted, self.in_main, self.is_item)
 
 
 class _BlockParser(HTMLParser):
@@ -150,10 +155,14 @@ class _BlockParser(HTMLParser):
             parts.append(" ")
 
     def _begin_block(self, tag: str) -> None:
-        if self.pieces[-1].parts:
+        previous = self.pieces[-1]
+        # A paragraph that begins an item is the item; what follows an empty item is not.
+        begins_item = previous.is_item and bool(tag) and not "".join(previous.parts).strip()
+        if previous.parts:
             self.pieces.append(_Piece())
         level = _HEADING.fullmatch(tag)
         piece = self.pieces[-1]
+        piece.is_item = tag == "li" or (begins_item and not level)
         piece.level = int(level[1]) if level else 0
         piece.preformatted = self._pre > 0
         piece.in_main = self._main > 0

@@ -131,7 +131,7 @@ export function Composer(props: ComposerProps) {
           </>
         )}
         {offer && offer.agents.length > 1 && (
-          <label class="agent-choice">
+          <label class={`agent-choice ${isBusy ? "when-idle" : ""}`}>
             <span class="unseen">Agent</span>
             <select
               data-testid="agent"

@@ -35,6 +35,7 @@ export function Sidebar(props: SidebarProps) {
         <a class="brand" href={sessionAddress("").split("?")[0]} onClick={onPlainClick(() => onPick(null))}>
           <Logo /> {brand.name}
         </a>
+        <ThemeButton />
         <IconButton name="close" label="Close the list" class="only-narrow" onClick={props.onClose} />
       </header>
       <button type="button" class="new" data-testid="new" onClick={() => onPick(null)}>
@@ -93,7 +94,6 @@ export function Sidebar(props: SidebarProps) {
         </button>
         <span class="side-icons">
           {h("turnwire-notify", null)}
-          <ThemeButton />
           {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
         </span>
       </footer>

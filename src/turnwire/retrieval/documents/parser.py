@@ -151,8 +151,8 @@ def paragraphs(text: str, start: int = 0, page: int | None = None) -> list[Block
     return [Block(start + match.start(), page=page) for match in _PARAGRAPH.finditer(text)]
 
 
-# HTML: the content of the page, without its menus and forms. Headings and code are written as Markdown, so that whoever
-# reads a passage, a person or a model, sees what they are.
+# HTML: the content of the page, without its menus and forms. Headings, list items and code are written as Markdown, so
+# that whoever reads a passage, a person or a model, sees what they are.
 
 _PERMALINK = "¶"
 _BACKTICKS = re.compile("`+")
@@ -171,9 +171,8 @@ def parse_html(source: str) -> ParsedDocument:
         text = _fenced(text) if block.preformatted else _SPACE.sub(" ", text).strip()
         if text and (block.in_main or not has_main):
             heading = text if block.level else ""
-            rows.append(
-                (f"{'#' * block.level} {text}" if heading else text, Block(0, block.level, heading, block.preformatted))
-            )
+            mark = f"{'#' * block.level} " if heading else "- " if block.is_item and not block.preformatted else ""
+            rows.append((mark + text, Block(0, block.level, heading, block.preformatted)))
     text, blocks = _joined(rows)
     return ParsedDocument(text, blocks, title or next((block.heading for block in blocks if block.level == 1), None))
 
