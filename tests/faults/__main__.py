@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
 from tests.faults.channel_campaign import run_channel_campaign
-from tests.faults.checks import TAKEOVER_SECONDS
+from tests.faults.checks import TAKEOVER_SECONDS, percentile
 from tests.faults.cluster import StoreName
 from tests.faults.neighbour_campaign import NOISE, NeighbourVerdict, run_neighbour_campaign
 from tests.faults.office_campaign import OfficeVerdict, office_sdks, run_office_campaign
-from tests.faults.replica_campaign import percentile, run_replica_campaign
+from tests.faults.replica_campaign import run_replica_campaign
 
 
 def main() -> int:

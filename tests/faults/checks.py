@@ -178,3 +178,7 @@ def differ(reader: Reader, truth: Reader) -> str:
         if seen != logged:
             return f"at {index} {seen}, the log has {logged}"
     return f"{len(reader.frames)} frames, the log has {len(truth.frames)}"
+
+
+def percentile(seconds: list[float], part: float = 0.95) -> float:
+    return sorted(seconds)[min(int(len(seconds) * part), len(seconds) - 1)]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.faults.checks import percentile
 from tests.faults.cluster import ROOT, ServerProcess, StoreName, make_keys
 from tests.postgres_server import PostgresServer
 from tests.retrieval.paper import with_part, word
@@ -72,10 +73,6 @@ class NeighbourVerdict:
             for name, (before, after, ratio) in self.ratios().items()
             if ratio > MOST
         ]
-
-
-def percentile(seconds: list[float], part: float = 0.95) -> float:
-    return sorted(seconds)[int(len(seconds) * part)]
 
 
 class MeasuredServer(ServerProcess):

@@ -256,7 +256,3 @@ def _problem(action: Action, text: str, events: list[Event], end: DoneEvent) -> 
     if (end.outcome, count, answer) == ("completed", 1, str([text])):
         return None
     return f"the outcome is {end.outcome}, the log has it {count} times, and the agent has said {answer!r}"
-
-
-def percentile(seconds: list[float], part: float) -> float:
-    return sorted(seconds)[min(int(len(seconds) * part), len(seconds) - 1)]
