@@ -7,7 +7,6 @@ takes a tenth of the whole run here. A worker gets one test at a time and the on
 
 import atexit
 import os
-import random
 import sys
 import tempfile
 import warnings
@@ -168,7 +167,6 @@ def _work(session: pytest.Session, connection: Connection, folder: Path) -> None
     atexit._clear()  # What is registered so far is for the first process to do.
     status = 1
     try:
-        random.seed()
         with _as_worker(session.config, folder) as reporter:
             _run_tests(session, connection, reporter)
         status = 0

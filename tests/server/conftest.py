@@ -46,9 +46,9 @@ def errors_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     assert not unexpected
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.rotated("kind")) for name in ("memory", "sqlite")])
 def kind(request: pytest.FixtureRequest) -> StoreKind:
-    """For tests that are about what a store could get wrong."""
+    """For tests that are about what a store could get wrong. The contract of stores is in `tests/contracts`."""
     return request.param
 
 

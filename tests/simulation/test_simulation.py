@@ -1,10 +1,11 @@
-"""A short simulation: 500 seeds in pieces, each deterministic, and guards that it misses when they are taken out."""
+"""A short simulation: 200 seeds in pieces, each deterministic, and guards that it misses when they are taken out."""
 
 import subprocess
 import sys
 
 import pytest
 
+from tests.examples import examples
 from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.simulation import first_failure, simulate
 
@@ -14,7 +15,7 @@ _MUTATION_SEEDS = 1_000
 _RARE = "durable_command"
 
 
-@pytest.mark.parametrize("first", range(0, 500, _PIECE))
+@pytest.mark.parametrize("first", range(0, examples(200), _PIECE))
 def test_simulated_servers_keep_their_promises(first: int) -> None:
     failure = first_failure(_PIECE, first)
     if failure is not None:
