@@ -56,7 +56,8 @@ async def settled(server: Served) -> None:
 
 
 async def violations(page: Tab) -> list[str]:
-    """Return the serious and critical violations that axe finds."""
+    """Return the serious and critical violations that axe finds once nothing is loading."""
+    await expect(page.page.locator(".skeleton")).to_have_count(0)
     await page.page.evaluate(AXE)
     report = await page.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     severe = [violation for violation in report["violations"] if violation["impact"] in ("serious", "critical")]

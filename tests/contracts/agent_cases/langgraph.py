@@ -114,4 +114,7 @@ def allow(built: Any, options: bool | Collection[str]) -> LangGraphAgent:
 async def close(built: Any) -> None:
     await built.client.aclose()
     if built.checkpointer:
+        # A worker that is lost between a write and its commit leaves a transaction open, and its frames keep the cursor.
+        # SQLite does not end the transaction of a closed connection before that is collected, and locks everybody out.
+        await built.checkpointer.conn.rollback()
         await built.checkpointer.conn.close()
