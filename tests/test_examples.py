@@ -22,7 +22,7 @@ class Item:
     """A collected test with its parameters."""
 
     def __init__(self, function: str, rotated: tuple[str, ...], parameters: dict[str, tuple[int, Any]]) -> None:
-        self.nodeid = f"{function}{parameters}"
+        self.nodeid = f"{function}[{parameters}]"
         indices = {name: index for name, (index, _) in parameters.items()}
         self.values = {name: value for name, (_, value) in parameters.items()}
         self.callspec = SimpleNamespace(indices=indices, params=self.values)
