@@ -11,7 +11,7 @@ There are three kinds of large sets:
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from zlib import crc32
@@ -64,10 +64,10 @@ def _chosen(function: str, cases: Sequence[pytest.Item]) -> Iterator[pytest.Item
 
     Functions begin at different values, so that those with few cases use all values together.
     """
-    turns: dict[Hashable, list[pytest.Item]] = {}
+    turns: dict[str, list[pytest.Item]] = {}
     for case in cases:
         turns.setdefault(_fixed(case), []).append(case)
-    used: Counter[tuple[str, Hashable]] = Counter()
+    used: Counter[str] = Counter()
     for group in turns.values():
         first = crc32(function.encode()) % len(group)
         case = min(group[first:] + group[:first], key=lambda case: sum(used[value] for value in _rotated(case)))
@@ -79,20 +79,18 @@ def _names(case: Any) -> set[str]:
     return {name for marker in case.iter_markers("rotated") for name in marker.args}
 
 
-def _fixed(case: Any) -> Hashable:
+def _fixed(case: Any) -> str:
     """Return the values of the parameters that do not rotate; a `case` of which `case.api` rotates lacks its `api`."""
-    values = dict(case.callspec.indices)
+    values = dict(case.callspec.params)
     for name in _names(case):
         parameter, _, attribute = name.partition(".")
-        values[parameter] = replace(case.callspec.params[parameter], **{attribute: None}) if attribute else None
-    return tuple(values.items())
+        values[parameter] = replace(values[parameter], **{attribute: None}) if attribute else None
+    return repr(values)  # Not all values can be hashed.
 
 
-def _rotated(case: Any) -> Iterator[tuple[str, Hashable]]:
-    """Yield the values of the parameters that rotate."""
+def _rotated(case: Any) -> Iterator[str]:
+    """Yield the names and values of the parameters that rotate."""
     for name in _names(case):
         parameter, _, attribute = name.partition(".")
-        yield (
-            name,
-            getattr(case.callspec.params[parameter], attribute) if attribute else case.callspec.indices[parameter],
-        )
+        value = case.callspec.params[parameter]
+        yield f"{name}={getattr(value, attribute) if attribute else value!r}"

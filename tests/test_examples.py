@@ -21,11 +21,9 @@ class Case:
 class Item:
     """A collected test with its parameters."""
 
-    def __init__(self, function: str, rotated: tuple[str, ...], parameters: dict[str, tuple[int, Any]]) -> None:
+    def __init__(self, function: str, rotated: tuple[str, ...], parameters: dict[str, Any]) -> None:
         self.nodeid = f"{function}[{parameters}]"
-        indices = {name: index for name, (index, _) in parameters.items()}
-        self.values = {name: value for name, (_, value) in parameters.items()}
-        self.callspec = SimpleNamespace(indices=indices, params=self.values)
+        self.callspec = SimpleNamespace(params=parameters)
         self._marks = [SimpleNamespace(args=rotated)] if rotated else []
 
     def get_closest_marker(self, name: str) -> Any:
@@ -37,9 +35,9 @@ class Item:
 
 def kept(*rotated: str, function: str = "test_it", **parameters: Any) -> list[dict[str, Any]]:
     """Return the parameters of the cases that run."""
-    combinations = product(*(enumerate(values) for values in parameters.values()))
+    combinations = product(*parameters.values())
     items: Any = [Item(function, rotated, dict(zip(parameters, each, strict=True))) for each in combinations]
-    return [item.values for item in without_rotated(items)]
+    return [item.callspec.params for item in without_rotated(items)]
 
 
 def test_cases_without_rotated_parameters_all_run() -> None:
