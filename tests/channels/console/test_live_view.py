@@ -40,6 +40,7 @@ def chunks(text: str, size: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
+@pytest.mark.rotated("size")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("length", [25, 300, 10_000])
 def test_transcript_has_every_line_of_the_answer_once(size: tuple[int, int], length: int) -> None:
