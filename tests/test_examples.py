@@ -1,11 +1,13 @@
 """The part of a large set of cases that `scripts/test` runs."""
 
+import random
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.examples import runs_all, some, without_rotated
 
@@ -73,3 +75,9 @@ def test_some_values_are_spread_from_the_first_to_the_last(monkeypatch: pytest.M
 
 def test_run_is_exhaustive_with_the_profile_all_only(request: pytest.FixtureRequest) -> None:
     assert runs_all() is (request.config.getoption("--hypothesis-profile") == "all")
+
+
+def test_run_makes_the_same_choices_each_time_except_with_the_profile_all(request: pytest.FixtureRequest) -> None:
+    assert settings().derandomize is not runs_all()
+    seed = request.config.getoption("--hypothesis-seed")
+    assert random.random() == random.Random(f"{seed} {request.node.nodeid}").random()
