@@ -39,7 +39,8 @@ def kept(*rotated: str, function: str = "test_it", **parameters: Any) -> list[di
     """Return the parameters of the cases that run."""
     combinations = product(*parameters.values())
     items: Any = [Item(function, rotated, dict(zip(parameters, each, strict=True))) for each in combinations]
-    return [item.callspec.params for item in without_rotated(items)]
+    run: list[Any] = list(without_rotated(items))
+    return [item.callspec.params for item in run]
 
 
 def test_cases_without_rotated_parameters_all_run() -> None:
