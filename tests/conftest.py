@@ -3,13 +3,14 @@
 A test that needs a browser, Node, PostgreSQL or another process is marked `browser`, `node`, `postgres` or `process`:
 by its folder, by the fixtures it uses, by the store it runs on, or by a decorator where nothing else tells; one that
 takes several seconds is marked `long`. `NEEDS` is all of them; `scripts/test --fast` runs the others. A test that
-starts a program and has no such mark fails.
+starts a program and has no such mark fails. `tests/examples.py` says which cases only `scripts/test --all` runs.
 """
 
 import asyncio
 import gc
 import os
 import platform
+import random
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.contracts.stores import backend, store
+from tests.examples import runs_all, without_rotated
 from tests.parallel import pytest_addoption, pytest_runtestloop
 from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
@@ -54,12 +55,6 @@ FOLDERS = {
 }
 FIXTURES = {"browser": "browser", "node": "node", "processes": "postgres"}
 
-# A loaded machine is slow, not wrong.
-settings.register_profile("turnwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# For `scripts/test --fast`. `tests/examples.py` has the share for tests that choose their own number.
-settings.register_profile("fast", settings.get_profile("turnwire"), max_examples=20)
-settings.load_profile("turnwire")
-
 # Nearly all that is imported and collected stays until the end, so there is nothing for the garbage collector to find.
 gc.disable()
 
@@ -79,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
     config.addinivalue_line("markers", "one_store(reason): runs on the store that it names, never on PostgreSQL")
+    config.addinivalue_line("markers", "rotated(*parameters): one of their values runs, except in `scripts/test --all`")
     # The first call starts `uname`, and the OpenAI SDK makes it within whichever test sends the first request.
     platform.processor()
 
@@ -101,8 +97,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Last, because what `-k` and `-m` have left is what there is to choose from.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first, so that none is left for the end, when nothing else runs beside it."""
+    if not runs_all():
+        kept = without_rotated(items)
+        config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=lambda item: item.nodeid))
+        items[:] = kept
     items.sort(key=lambda item: next((rank for rank, need in enumerate(LONGEST) if item.get_closest_marker(need)), 9))
 
 
@@ -118,6 +120,8 @@ _running: list[pytest.Item] = []
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _running.append(item)
+    # The same choices in each run, whatever ran before; `scripts/test --all` has another seed each time.
+    random.seed(f"{item.config.getoption('--hypothesis-seed')} {item.nodeid}")
     try:
         return (yield)
     finally:

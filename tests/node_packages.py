@@ -1,55 +1,93 @@
-"""npm packages for tests that need them: installed once, beside their package-lock.json, exactly as it says."""
+"""npm packages for the tests: installed once, beside their package-lock.json, exactly as it says, and built once.
+
+`python -m tests.node_packages` installs and builds all of them; `scripts/test` starts it beside the first tests.
+"""
 
 import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
+CLIENTS = ROOT / "clients"
+FOLDERS = (ROOT / "tests" / "clients", *(CLIENTS / name for name in ("js", "react", "obsidian", "web")))
 _OLDEST_NODE = 20
-_INSTALL_SECONDS = 240
+_PATIENCE = 240
 
 
 def node_with(folder: Path) -> str:
-    """The program, with the packages of a folder installed in it. Fails if there is none, and says how to get it."""
+    """Return the path of Node, after installing the packages of a folder. Fail with a hint if there is none."""
+    node, npm, version = _programs()
+    _make_once(folder / "node_modules", [folder / "package-lock.json"], lambda: _install(npm, folder), version)
+    return node
+
+
+def built(name: str) -> str:
+    """Return the path of Node, after building a package of `clients`, `js` or `react`, which also checks its types."""
+    folder = CLIENTS / name
+    commands = [["build.mjs"]]
+    if name == "react":
+        built("js")  # The hooks are built with the client.
+        # Their test page and their examples are not part of the package.
+        commands.append(["node_modules/typescript/bin/tsc", "--noEmit"])
+    node = node_with(folder)
+    files = [folder / name for name in ("build.mjs", "package.json", "tsconfig.json")]
+    parts = [each / part for each in (CLIENTS / "js", folder) for part in ("src", "test", "examples")]
+    files += [path for part in parts for path in part.rglob("*.ts*")]
+
+    def build() -> None:
+        for command in commands:
+            ended = subprocess.run([node, *command], cwd=folder, capture_output=True, text=True, timeout=_PATIENCE)
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    _make_once(folder / "dist", files, build)
+    return node
+
+
+def _make_once(output: Path, sources: Sequence[Path], make: Callable[[], None], version: str = "") -> None:
+    """Call `make` unless the folder `output` is of these sources already. Other processes wait until it is."""
+    stamp = output.parent / "node_modules" / f".turnwire-{output.name}"
+    digest = hashlib.sha256(version.encode() + b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    with (output.parent / "package.json").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.exists() or not stamp.exists() or stamp.read_text() != digest:
+            make()
+            stamp.write_text(digest)
+
+
+@cache
+def _programs() -> tuple[str, str, str]:
+    """Return the paths of Node and npm, and the version of Node."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.fail("this test runs JavaScript: install Node 20 or newer with npm, from https://nodejs.org")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
     if int(version.removeprefix("v").partition(".")[0]) < _OLDEST_NODE:
         pytest.fail(f"this test needs Node {_OLDEST_NODE} or newer, from https://nodejs.org; here is {version}")
-    lock, stamp = folder / "package-lock.json", folder / "node_modules" / ".turnwire-stamp"
-    wanted = hashlib.sha256(lock.read_bytes() + version.encode()).hexdigest()
-    with lock.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # Other workers wait for the one that installs.
-        if not stamp.exists() or stamp.read_text() != wanted:
-            print(f"Installing npm packages in {folder.name} …", file=sys.__stderr__, flush=True)
-            _install(npm, folder)
-            stamp.write_text(wanted)
-    return node
+    return node, npm, version
 
 
 def _install(npm: str, folder: Path) -> None:
+    print(f"Installing npm packages in {folder.name} …", file=sys.__stderr__, flush=True)
     command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     try:
-        subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=_INSTALL_SECONDS)
+        subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=_PATIENCE)
     except subprocess.CalledProcessError as error:
         pytest.fail(f"npm could not install the packages of {folder.name}:\n{error.stderr}")
     except subprocess.TimeoutExpired:
-        pytest.fail(f"npm did not install them within {_INSTALL_SECONDS} seconds; is the network there?")
+        pytest.fail(f"npm did not install the packages of {folder.name} in {_PATIENCE} seconds; check the network")
 
 
-def build(node: str, folder: Path) -> None:
-    """Build a package with its `build.mjs`, unless its `dist` is of these sources: another worker may be using it."""
-    files = [folder / name for name in ("build.mjs", "package.json", "tsconfig.json")]
-    sources = [*files, *(folder / "src").rglob("*.ts*")]
-    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
-    stamp = folder / "node_modules" / ".turnwire-build-stamp"
-    with (folder / "package.json").open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not (folder / "dist").exists() or not stamp.exists() or stamp.read_text() != wanted:
-            subprocess.run([node, "build.mjs"], cwd=folder, check=True, timeout=_INSTALL_SECONDS)
-            stamp.write_text(wanted)
+if __name__ == "__main__":
+    # The tests that need them report every problem.
+    with suppress(pytest.fail.Exception, AssertionError):
+        for each in FOLDERS:
+            node_with(each)
+        built("react")

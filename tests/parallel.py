@@ -2,18 +2,19 @@
 
 Everything is imported and collected once, before the fork. Workers of pytest-xdist each do it for themselves, which
 takes a tenth of the whole run here. A worker gets one test at a time and the one after it, so that the order of
-`tests/conftest.py` is the order of the run, and no worker is left with a queue of long tests at the end.
+`tests/conftest.py` is the order of the run, and no worker is left with a queue of long tests at the end. It stays with
+a file while there is another one for the others, so that the fixtures of a file are set up once.
 """
 
 import atexit
 import os
-import random
 import sys
 import tempfile
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -56,6 +57,8 @@ class _Worker:
         self.pid = pid
         self.tests: deque[int] = deque()
         """The test that it runs, and those that it runs next."""
+        self.file = ""
+        """The file of the last of them."""
 
 
 class _Run:
@@ -64,6 +67,7 @@ class _Run:
         self._config = session.config
         self._number = number
         self._waiting = deque(range(len(session.items)))
+        self._files = [str(item.path) for item in session.items]
         self._workers: list[_Worker] = []
         self._started = 0
         self._folder: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
@@ -105,11 +109,22 @@ class _Run:
         """Give the worker its next test, or None when there is none."""
         if self._session.shouldfail or self._session.shouldstop:
             self._waiting.clear()
-        index = self._waiting.popleft() if self._waiting else None
+        index = self._next(worker) if self._waiting else None
         with suppress(OSError):  # A worker that has crashed is found out when its reports are received.
             worker.connection.send(index)
         if index is not None:
+            self._waiting.remove(index)
             worker.tests.append(index)
+            worker.file = self._files[index]
+
+    def _next(self, worker: _Worker) -> int:
+        """Return a test of the worker's file, or else of a file that no other worker has, or else any."""
+        taken = {each.file for each in self._workers}
+        tests = chain(
+            (index for index in self._waiting if self._files[index] == worker.file),
+            (index for index in self._waiting if self._files[index] not in taken),
+        )
+        return next(tests, self._waiting[0])
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -168,7 +183,6 @@ def _work(session: pytest.Session, connection: Connection, folder: Path) -> None
     atexit._clear()  # What is registered so far is for the first process to do.
     status = 1
     try:
-        random.seed()
         with _as_worker(session.config, folder) as reporter:
             _run_tests(session, connection, reporter)
         status = 0

@@ -1,11 +1,10 @@
 """Which stores the tests of servers and clients run on.
 
-A test with the fixture `kind` runs on memory and on SQLite. In `scripts/test` those of `REPRESENTATIVE` run on
-PostgreSQL too. With TURNWIRE_TEST_ALL=1 every test of `FOLDERS` does: each `Turnwire` of the test gets PostgreSQL in
-place of the store that it names, as an operator would choose it by the settings. `one_store` marks those that cannot.
+A test with the fixture `kind` runs on memory or on SQLite, and those of `REPRESENTATIVE` on PostgreSQL too. With
+`scripts/test --all` every test of `FOLDERS` runs on all of them: each `Turnwire` of the test gets PostgreSQL in place
+of the store that it names, as an operator would choose it by the settings. `one_store` marks those that cannot.
 """
 
-import os
 from collections.abc import Iterator
 from functools import wraps
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from tests.examples import runs_all
 from tests.postgres_server import shared_databases
 from turnwire import Settings, Turnwire
 
@@ -24,17 +24,17 @@ REPRESENTATIVE = {
     *("test_starting", "test_stopping", "test_streams", "test_text_resuming", "test_turns", "test_waits"),
 }
 SWITCH = "store_of_servers"
+_LOCAL = [pytest.param(name, marks=pytest.mark.rotated("kind")) for name in ("memory", "sqlite")]
 _POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.path.parent not in [HERE / name for name in FOLDERS]:
         return
-    runs_all = os.environ.get("TURNWIRE_TEST_ALL") == "1"
     if "kind" in metafunc.fixturenames:
-        runs_here = runs_all or metafunc.definition.path.stem in REPRESENTATIVE
-        metafunc.parametrize("kind", ["memory", "sqlite", *([_POSTGRES] if runs_here else [])], indirect=True)
-    elif runs_all and metafunc.definition.get_closest_marker("one_store") is None:
+        runs_here = runs_all() or metafunc.definition.path.stem in REPRESENTATIVE
+        metafunc.parametrize("kind", [*_LOCAL, *([_POSTGRES] if runs_here else [])], indirect=True)
+    elif runs_all() and metafunc.definition.get_closest_marker("one_store") is None:
         metafunc.parametrize(SWITCH, ["as_written", _POSTGRES], indirect=True)
 
 

@@ -1,6 +1,7 @@
 """House rules for names and docstrings: one name per thing, in words that a Python developer would search for."""
 
 import ast
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,8 +33,11 @@ def trees() -> dict[Path, ast.Module]:
 
 @cache
 def trees_of_tests() -> dict[Path, ast.Module]:
-    paths = [path for path in sorted(TESTS.rglob("*.py")) if "node_modules" not in path.parts]
-    return {path.relative_to(TESTS.parent): ast.parse(path.read_text()) for path in paths}
+    paths: list[Path] = []
+    for folder, folders, files in os.walk(TESTS):
+        folders[:] = [name for name in folders if name != "node_modules"]
+        paths += [Path(folder, name) for name in files if name.endswith(".py")]
+    return {path.relative_to(TESTS.parent): ast.parse(path.read_text()) for path in sorted(paths)}
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:

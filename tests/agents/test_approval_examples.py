@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LETTER = {"to": "Bob", "text": "Hello"}
 
 
+@pytest.mark.rotated("approved")
 @pytest.mark.parametrize("approved", [True, False], ids=["allowed", "denied"])
 @pytest.mark.parametrize("name", ["agents_approval", "langgraph_approval", "pydantic_approval"])
 async def test_a_letter_waits_for_a_person(

@@ -31,6 +31,7 @@ from msgspec.structs import replace as replace_turn
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
+from tests.contracts.turns import BOUND
 from tests.core.desk import Gate, open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
@@ -687,10 +688,10 @@ async def test_a_blocking_tool_does_not_begin_once_the_turn_is_over(
         return "Sunny"
 
     model_server.plan(calls(("look", {"city": "Oslo"})))
-    async with asyncio.timeout(10), aclosing(answering(create_agent(model, tools=[look]))) as events:
+    async with asyncio.timeout(BOUND), aclosing(answering(create_agent(model, tools=[look]))) as events:
         while not isinstance(await anext(events), ToolCallEvent):
             pass
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await asyncio.get_running_loop().shutdown_default_executor()
     assert ran == []
 

@@ -56,7 +56,8 @@ async def settled(server: Served) -> None:
 
 
 async def violations(page: Tab) -> list[str]:
-    """Return the serious and critical violations that axe finds."""
+    """Return the serious and critical violations that axe finds once nothing is loading."""
+    await expect(page.page.locator(".skeleton")).to_have_count(0)
     await page.page.evaluate(AXE)
     report = await page.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     severe = [violation for violation in report["violations"] if violation["impact"] in ("serious", "critical")]
@@ -140,6 +141,7 @@ async def test_screen_reader_gets_one_status_line_and_no_tokens(browser: Browser
         await expect(status).to_have_text("Answer complete")
 
 
+@pytest.mark.rotated("scheme")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_no_serious_violation(
     browser: Browser, serve: Serve, shelf: Path, scheme: Any, puppet: Puppet
@@ -180,6 +182,7 @@ async def test_axe_finds_no_serious_violation(
         assert await violations(page) == []
 
 
+@pytest.mark.rotated("scheme")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_no_serious_violation_in_the_demo(browser: Browser, tmp_path: Path, scheme: Any) -> None:
     turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path), demo="last")

@@ -13,7 +13,7 @@ from tests.browser.browser_tab import PATIENCE_MS
 from tests.browser.conftest import Serve
 from tests.browser.test_origins import page_elsewhere
 from tests.clients.scenes import play
-from tests.clients.test_packages import CLIENTS, built_packages
+from tests.node_packages import CLIENTS, built
 from tests.server.cutting_proxy import cutting
 from tests.serving import Puppet, within
 from turnwire.core.turns import Turn
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.timeout(420)
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the test page as one script."""
     file = tmp_path_factory.mktemp("page") / "page.js"
-    with built_packages() as node:
-        subprocess.run([node, "build.mjs", "--page", str(file)], cwd=CLIENTS / "react", check=True, timeout=120)
+    command = [built("react"), "build.mjs", "--page", str(file)]
+    subprocess.run(command, cwd=CLIENTS / "react", check=True, timeout=120)
     return file.read_text()
 
 

@@ -21,6 +21,7 @@ def ask(typist: Typist, message: str) -> None:
     typist.type(message + ENTER)
 
 
+@pytest.mark.rotated("size")
 @pytest.mark.parametrize("size", [(80, 24), (40, 15), (200, 50)], ids=str)
 def test_answer_is_shown_once_in_terminals_of_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
     data = tmp_path / "data"

@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from tests.channels.console.typist import serving_agents, typing
-from tests.serving import quick_settings, serving, within
+from tests.serving import PATIENCE, quick_settings, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.cli.serve import welcome
@@ -57,7 +57,7 @@ def filled_folder(folder: Path, *messages: str, usage: UsageEvent | None = None)
         await turnwire.open()
         for message in messages:
             accepted = await turnwire.start("anna", MessageBody.model_validate({"message": message}))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 async for _ in follow(turnwire.store, accepted.record.id):
                     pass
         await turnwire.close()

@@ -13,7 +13,10 @@ from tests.serving import Puppet
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["http5", "http6", "http7", "ws7"])
+ROTATED = pytest.mark.rotated("transport")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=ROTATED) for name in ("http5", "http6", "http7", "ws7")])
 def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -64,6 +67,7 @@ async def test_regenerate_starts_a_second_turn(serve: Serve, run: Run, transport
 
 
 @pytest.mark.parametrize("approved", [True, False])
+@ROTATED
 @pytest.mark.parametrize("transport", ["http6", "http7", "ws7"])  # Version 5 has no approvals.
 async def test_approval_decision_continues_the_same_message(
     serve: Serve, run: Run, transport: str, approved: bool

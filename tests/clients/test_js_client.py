@@ -20,7 +20,7 @@ from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, TwoWayAgent, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.faults.proxy import faulty
-from tests.node_packages import build, node_with
+from tests.node_packages import CLIENTS, built
 from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting_proxy import cutting
@@ -32,7 +32,7 @@ from turnwire.core.turns import Turn
 
 pytestmark = pytest.mark.timeout(300)
 
-PACKAGE = Path(__file__).parents[2] / "clients" / "js"
+PACKAGE = CLIENTS / "js"
 EXAMPLES = sorted(PACKAGE.glob("examples/*.mjs"))
 GUIDES = (PACKAGE.parents[1] / "docs" / "guides" / "javascript.md", PACKAGE / "README.md")
 _BUILD_SECONDS = 120
@@ -44,9 +44,7 @@ Live = Callable[..., AbstractAsyncContextManager[Script]]
 @pytest.fixture(scope="module")
 def node() -> str:
     """Return the path of Node, after building the client, which also checks its types."""
-    program = node_with(PACKAGE)
-    build(program, PACKAGE)
-    return program
+    return built("js")
 
 
 def run_node(node: str, *arguments: str, stdin: bytes = b"") -> str:

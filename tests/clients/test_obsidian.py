@@ -4,12 +4,8 @@ The server's agent plays the script in each message.
 """
 
 import asyncio
-import fcntl
-import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.node_packages import CLIENTS, node_with
 from tests.serving import quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import AgentError, Turn, Turnwire
@@ -32,7 +29,7 @@ from turnwire.core.events import (
 
 __all__ = ["vault"]
 
-PLUGIN = Path(__file__).parents[2] / "clients" / "obsidian"
+PLUGIN = CLIENTS / "obsidian"
 _INSTALL_SECONDS = 300
 _RUN_SECONDS = 240
 
@@ -40,19 +37,9 @@ pytestmark = pytest.mark.timeout(_INSTALL_SECONDS + _RUN_SECONDS)
 
 
 @pytest.fixture(scope="session")
-def plugin(node: str) -> Path:
-    """Return the plugin's folder, after installing its packages from the lock file."""
-    lock, stamp = PLUGIN / "package-lock.json", PLUGIN / "node_modules" / ".turnwire-stamp"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
-    with lock.open("rb") as lock_file:
-        fcntl.flock(lock_file, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != digest:
-            print("Installing the packages of the Obsidian plugin (npm ci) …", file=sys.__stderr__, flush=True)
-            command = ["npm", "ci", "--ignore-scripts"]
-            done = subprocess.run(command, cwd=PLUGIN, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
-            if done.returncode:
-                pytest.fail(f"npm could not install the packages of clients/obsidian:\n{done.stderr}")
-            stamp.write_text(digest)
+def plugin() -> Path:
+    """Return the plugin's folder, after installing its packages."""
+    node_with(PLUGIN)
     return PLUGIN
 
 

@@ -4,32 +4,16 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.node_packages import build, node_with
+from tests.node_packages import CLIENTS, built
 
 # The packages may have to be installed first.
 pytestmark = pytest.mark.timeout(420)
 
-CLIENTS = Path(__file__).parents[2] / "clients"
 LOCKS = sorted([*CLIENTS.glob("*/package-lock.json"), Path(__file__).parent / "package-lock.json"])
-
-
-@contextmanager
-def built_packages() -> Iterator[str]:
-    """Build the client and the hooks, which also checks their types, and yield the path of Node."""
-    client, hooks = CLIENTS / "js", CLIENTS / "react"
-    node = node_with(client)
-    node_with(hooks)
-    for folder in (client, hooks):
-        build(node, folder)
-    # The page of the browser tests is part of this check.
-    subprocess.run([node, "node_modules/typescript/bin/tsc", "--noEmit"], cwd=hooks, check=True, timeout=120)
-    yield node
 
 
 @pytest.mark.parametrize("name", ["js", "react"])
@@ -39,8 +23,8 @@ def test_package_is_ready_to_publish(name: str) -> None:
     for field in ("description", "keywords", "homepage", "bugs", "repository", "license", "types", "exports"):
         assert manifest[field], field
     command = [shutil.which("npm") or "npm", "pack", "--dry-run", "--json", "--ignore-scripts"]
-    with built_packages():
-        packed = subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+    built(name)
+    packed = subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
     (package,) = json.loads(packed.stdout)
     files = {file["path"] for file in package["files"]}
     assert {"LICENSE", "README.md", "package.json", "dist/index.js", "dist/index.d.ts"} <= files

@@ -12,6 +12,7 @@ from tests.serving import Puppet
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.rotated("version")
 @pytest.mark.parametrize("version", ["5", "6", "7"])
 async def test_text_transport_gets_the_three_phases_while_they_are_written(
     serve: Serve, run: Run, puppet: Puppet, version: str

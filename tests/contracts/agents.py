@@ -34,6 +34,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import pytest
+
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel
 from turnwire.agents.loader import as_agent
@@ -116,3 +118,8 @@ def _modules() -> Iterator[ModuleType]:
 
 MODULES: Sequence[ModuleType] = tuple(_modules())
 CASES: Sequence[AgentCase] = tuple(AgentCase(module, api) for module in MODULES for api in module.APIS)
+
+
+def case_params(cases: Sequence[AgentCase] = CASES) -> list[Any]:
+    """Return the parameters of a fixture `case`: `scripts/test` runs a test with each adapter, over one of its APIs."""
+    return [pytest.param(case, id=case.id, marks=pytest.mark.rotated("case.api")) for case in cases]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.agents import CASES, AgentCase, case_params
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate
 from tests.scripted_model import (
@@ -61,7 +61,7 @@ SECRET = "the password is swordfish"
 E = TypeVar("E", bound=Event)
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.id)
+@pytest.fixture(params=case_params())
 def case(request: pytest.FixtureRequest) -> AgentCase:
     return request.param
 

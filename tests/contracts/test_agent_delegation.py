@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.agents import CASES, AgentCase, case_params
 from tests.contracts.test_agent import check_calls_have_results, conversation_of, only, outcome, text
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, says
 from turnwire.core.budget import Limits
@@ -17,7 +17,7 @@ __all__ = ["model_server"]
 TEAMS = [case for case in CASES if hasattr(case.module, "delegate")]
 
 
-@pytest.fixture(params=TEAMS, ids=lambda case: case.id)
+@pytest.fixture(params=case_params(TEAMS))
 def case(request: pytest.FixtureRequest) -> AgentCase:
     return request.param
 

@@ -250,6 +250,7 @@ def finished(entries: list[JournalEntry], kind: str) -> list[JournalEntry]:
 
 
 @pytest.mark.long
+@pytest.mark.rotated("backend", "message")
 @pytest.mark.parametrize("message", ["Go", "Ask"])
 async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
     case: ModuleType, message: str, model_server: ScriptedModel, store: Store, monkeypatch: pytest.MonkeyPatch

@@ -304,7 +304,7 @@ def machine(name: str) -> Any:
     case: Any = walk.TestCase
     # A walk over a database server takes longer.
     case.settings = settings(
-        max_examples=examples(12 if name == "postgres" else 80),
+        max_examples=examples(8 if name == "postgres" else 40),
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from tests.contracts.agent_cases import langgraph as langgraph_case
 from tests.contracts.agent_cases import openai_agents as openai_case
-from tests.contracts.agents import CASES, PATIENT, AgentCase
+from tests.contracts.agents import CASES, PATIENT, AgentCase, case_params
 from tests.contracts.test_agent_steering import BERGEN, OSLO, Office, steer
 from tests.contracts.turns import followed
 from tests.contracts.wires import WIRES
 from tests.core.desk import Desk, open_actor_desk, wait_until_suspended
+from tests.examples import examples
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Plan, ScriptedModel, calls, fails, model_server, says, thinks
 from turnwire.agents.langgraph import LangGraphAgent
@@ -44,11 +45,11 @@ JOURNALED = (
     "openai_agents",
     "pydantic_ai",
 )
-TURNS = 25
+TURNS = examples(10)
 """The recorded turns of an adapter over each API, so 50 for most adapters."""
 
 
-@pytest.fixture(params=[case for case in CASES if case.module.NAME in JOURNALED], ids=lambda case: case.id)
+@pytest.fixture(params=case_params([case for case in CASES if case.module.NAME in JOURNALED]))
 def case(request: pytest.FixtureRequest) -> AgentCase:
     return request.param
 

@@ -234,7 +234,7 @@ async def test_interrupting_turn_supersedes_a_suspended_one(store: Store) -> Non
 
 
 async def test_turn_timeout_does_not_count_the_suspension(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_desk(store, careful, turn_timeout=5) as desk:
+    async with open_desk(store, careful, turn_timeout=600) as desk:
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
         _pass_time(monkeypatch, 3_600)

@@ -18,6 +18,7 @@ from tests.serving import until, within
 __all__ = ["model_server"]
 
 
+@pytest.mark.rotated("dialect")
 @pytest.mark.parametrize("dialect", ["HTTP+JSON 1.0", "JSONRPC 0.3"])
 async def test_killed_server_leaves_the_task_to_the_next_one(
     tmp_path: Path, model_server: ScriptedModel, dialect: Dialect

@@ -1,9 +1,8 @@
 """Tests of import cost: `emit` and `--help` load no web framework, and no SDK loads before it is needed."""
 
+import json
 import subprocess
 import sys
-
-import pytest
 
 from tests.serving import PATIENCE
 
@@ -58,27 +57,42 @@ def test_pytest_plugin_loads_nothing_before_a_fixture_is_used() -> None:
     assert not {module.partition(".")[0] for module in modules} & {*HEAVY, *SDKS, *READERS, "msgspec"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["serve"],
-        ["index"],
-        ["compare"],
-        ["turns"],
-        ["tail"],
-        ["inspect"],
-        ["replay"],
-        ["top"],
-        ["mcp"],
-        ["backup"],
-        ["keys", "create"],
-    ],
-)
-def test_help_loads_no_framework(command: list[str]) -> None:
-    packages = loaded("-m", "turnwire", *command, "--help")
-    assert "typer" in packages
-    assert not packages & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS}
+COMMANDS = [
+    "",
+    "serve",
+    "index",
+    "compare",
+    "turns",
+    "tail",
+    "inspect",
+    "replay",
+    "top",
+    "mcp",
+    "backup",
+    "keys create",
+]
+HELP = """
+import json
+import sys
+from turnwire.cli import main
+packages = {}
+for command in json.loads(sys.argv.pop()):
+    sys.argv[1:] = [*command.split(), "--help"]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, command
+    packages[command] = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps(packages), file=sys.stderr)
+"""
+
+
+def test_help_loads_no_framework() -> None:
+    command = [sys.executable, "-c", HELP, json.dumps(COMMANDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    for name, packages in json.loads(done.stderr).items():
+        assert "typer" in packages, name
+        assert not {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS} & set(packages), name
 
 
 def test_sdk_is_not_loaded_before_it_is_used() -> None:

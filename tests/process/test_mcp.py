@@ -56,6 +56,7 @@ async def check_approval(client: Client) -> None:
     assert result.structured_content["text"].startswith("May I? Yes, ")
 
 
+@pytest.mark.rotated("era")
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_embedded_agents_are_tools_and_ask_for_approval(tmp_path: Path, era: Era) -> None:
     (tmp_path / "agents_of_the_test.py").write_text(AGENTS)

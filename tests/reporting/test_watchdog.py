@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.agents import AgentCase, case_params
 from tests.contracts.turns import BOUND
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import until
@@ -43,7 +43,7 @@ def reports() -> Iterator[Reports]:
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", case_params())
 async def test_blocking_tool_is_named_with_its_turn(
     case: AgentCase, model_server: ScriptedModel, reports: Reports
 ) -> None:

@@ -29,7 +29,7 @@ from tests.retrieval.shelf import (
 )
 from tests.scripted_model import ScriptedModel, breaks, calls, cuts, fails, hangs, says, silent, thinks, truncates
 from tests.server.text_client import ask, messages, phases
-from tests.serving import Served, error_of, quick_settings, serving, until, within
+from tests.serving import PATIENCE, Served, error_of, quick_settings, serving, until, within
 from turnwire import Turnwire
 from turnwire.core.events import (
     CitationEvent,
@@ -469,7 +469,7 @@ async def test_closing_an_answer_between_pieces_closes_the_model(
     model_server.plan(searches("green tea"), READY, judges(), silent("Green tea"))
     turn = Turn(id="t", session_id="s", principal="ann", message=GREEN)
     pieces = RetrievalAgent(searcher, model).answer(turn)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while await anext(pieces) != "Green":
             pass
     await within(pieces.aclose())  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,6 +9,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from tests.serving import PATIENCE
 from turnwire.server.streams import connection as module
 from turnwire.server.streams.connection import BrokenStreamError, Connection, Send, write_chunk
 from turnwire.wires.sse_chat.encoder import SseChat
@@ -138,7 +139,7 @@ async def test_paused_flow_blocks_the_connection_until_there_is_room() -> None:
     connection.write(b"first")
     assert (connection.is_blocked, response.written) == (True, [])
     response.flow.resume_writing()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await writable.wait()
     connection.write(b"second")
     assert b"".join(response.written) == b"5\r\nfirst\r\n6\r\nsecond\r\n"

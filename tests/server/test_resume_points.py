@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.turns import append, claimed, done
+from tests.contracts.turns import BOUND, append, claimed, done
 from turnwire.core.contracts import Accepted
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -95,6 +95,6 @@ async def test_response_of_a_waiting_turn_is_settled_though_a_call_follows_the_r
     record = await claimed(store)
     calls = ApprovalRequestEvent("c1", "pay", {}), ToolCallEvent("c2", "look", {})
     await append(store, record.id, 1, 3, StatusEvent("asking"), ToolCallEvent("c1", "pay", {}), *calls)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         response = await settled_response(store, record.id, OpenAIResponses(), created=False)
     assert response["status"] == "completed"

@@ -37,7 +37,7 @@ from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 PRINCIPAL = "user"
 _WIRES: tuple[Wire, ...] = (AgUi(), AiSdk(), OpenAIChat(), ThreePhaseText())
 _SSE = SseChat()
-_REQUEST = SimpleNamespace(caller=Caller(PRINCIPAL, ("read",)), added=[], root="")
+_REQUEST = SimpleNamespace(caller=Caller(PRINCIPAL, ("read",)), added=[], root="", route="/v1/turns/{id}/events")
 _REFUSALS = (ServerLostError, BrokenStreamError, TurnwireError, HttpError)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.agents import AgentCase, case_params
 from tests.contracts.turns import BOUND, followed
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire import Turnwire
@@ -80,7 +80,7 @@ async def test_executor_of_the_application_is_kept() -> None:
         asyncio.get_running_loop().set_default_executor(TurnExecutor())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", case_params())
 async def test_blocking_tool_of_every_sdk_runs_in_the_threads_of_its_turn(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:
@@ -115,7 +115,7 @@ async def test_iterator_in_threads_keeps_its_context_and_is_closed_when_it_is_le
     assert [item async for item in iterate_in_thread(iter("ab"))] == ["a", "b"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", case_params())
 async def test_blocking_tools_of_many_turns_run_at_once(case: AgentCase, model_server: ScriptedModel) -> None:
     everyone = threading.Barrier(MANY)
 

@@ -17,7 +17,7 @@ from turnwire.core.events import CustomEvent, DoneEvent, RestartEvent, TokenEven
 from turnwire.core.turns import TurnState
 from turnwire.wires.acp.encoder import SessionUpdates, Update, standing_events, state_updates
 
-EXAMPLES = settings(max_examples=examples(60))
+EXAMPLES = settings(max_examples=examples(25))
 
 
 class SeenSession:

@@ -1,6 +1,7 @@
 """A LangChain agent, which is a LangGraph graph."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,4 +115,9 @@ def allow(built: Any, options: bool | Collection[str]) -> LangGraphAgent:
 async def close(built: Any) -> None:
     await built.client.aclose()
     if built.checkpointer:
-        await built.checkpointer.conn.close()
+        # A worker that is lost between a write and its commit leaves a transaction open, and its frames keep the
+        # cursor. Until that is collected, SQLite keeps the transaction of the closed connection, and its lock.
+        async with built.checkpointer.lock:
+            with suppress(ValueError):  # It was never opened.
+                await built.checkpointer.conn.rollback()
+            await built.checkpointer.conn.close()
