@@ -33,6 +33,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import pytest
+
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel
 from turnwire.agents.loader import as_agent
@@ -42,14 +44,29 @@ from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
-Ability = Literal["bounded", "edits", "lists", "reasoning", "values", "woven"]
+Ability = Literal[
+    "approvals",
+    "bounded",
+    "edits",
+    "files",
+    "lists",
+    "reasoning",
+    "steering",
+    "values",
+    "waits",
+    "woven",
+]
 """The abilities of an adapter:
 
+approvals  suspends a turn for tools that need approval
 bounded    counts model calls across a suspension
 edits      runs a tool with arguments that a person has edited
+files      passes files of messages to the model
 lists      continues when the model sends a list as arguments
 reasoning  reports the model's reasoning
+steering   takes messages into a running turn
 values     reports the value that a tool returned, not its text
+waits      keeps a journal, so that tools can ask, and the client can run tools
 woven      reads parallel calls whose pieces are interleaved
 """
 
@@ -113,3 +130,13 @@ def _modules() -> Iterator[ModuleType]:
 
 MODULES: Sequence[ModuleType] = tuple(_modules())
 CASES: Sequence[AgentCase] = tuple(AgentCase(module, api) for module in MODULES for api in module.APIS)
+
+
+def case_fixture(*needs: Ability) -> Any:
+    """Return the fixture `case` of a suite: the cases with these abilities."""
+
+    @pytest.fixture(params=[case for case in CASES if all(map(case.can, needs))], ids=lambda case: case.id)
+    def case(request: pytest.FixtureRequest) -> AgentCase:
+        return request.param
+
+    return case
