@@ -178,6 +178,13 @@ KINDS = (
         "pydantic-ai",
         "pydantic_ai.runner",
     ),
+    Kind(
+        "an agent or workflow of LlamaIndex",
+        frozenset({("workflows", "Workflow")}),
+        "llama_index:LlamaIndexAgent",
+        "llama-index",
+        "llama_index.runner",
+    ),
 )
 
 
