@@ -236,7 +236,8 @@ def as_agent(target: Any) -> Agent:
     raise TypeError(
         f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
         " returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
-        " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
+        " LangGraph, LlamaIndex or Pydantic AI, or an @asynccontextmanager function without arguments that yields one"
+        " of them"
     )
 
 

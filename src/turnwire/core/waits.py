@@ -237,7 +237,7 @@ async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
 
 
 async def approval(request: ApprovalRequestEvent) -> Decision:
-    """Return a person's decision about a tool call whose `tool_call` event is in the log. Called by adapters, before it.
+    """Return a person's decision about a tool call. Called by adapters after its `tool_call` event, before it begins.
 
     The turn is suspended until there is one; then the agent runs again, and the same call gets the decision. The
     decision is recorded, since the call may be asked about again if it breaks off. Raises AgentError without a journal.

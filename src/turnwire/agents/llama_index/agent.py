@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.agent.workflow import AgentWorkflow
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
@@ -157,7 +157,7 @@ class LlamaIndexAgent:
         if not self._has_agents:
             return {"user_msg": turn.message, "chat_history": sdk_messages(turn.history, files), **self._options}
         # Turnwire limits the history; the SDK's memory must not drop any of it, nor count its tokens.
-        memory = ChatMemoryBuffer.from_defaults(token_limit=sys.maxsize, tokenizer_fn=str.split)
+        memory = cast("Any", ChatMemoryBuffer).from_defaults(token_limit=sys.maxsize, tokenizer_fn=str.split)
         options: dict[str, Any] = {"memory": memory, "max_iterations": self._max_steps + 1, **self._options}
         if turn.progress:
             return options | {"chat_history": sdk_messages([*turn.history, message, *turn.progress], files)}

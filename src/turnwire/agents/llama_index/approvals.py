@@ -5,7 +5,7 @@ person, `ctx.wait_for_event(HumanResponseEvent)` in a tool, becomes a question.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.tools import AsyncBaseTool
 from workflows.events import HumanResponseEvent
@@ -51,5 +51,5 @@ class AskingContext:
         waiter: Any = options.get("waiter_event") or (args[0] if args else None)
         prompt = getattr(waiter, "prefix", None) or options.get("waiter_id") or "The agent needs an answer."
         value = await ask(str(prompt))
-        fields: dict[str, Any] = value if isinstance(value, dict) else {"response": value}
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"response": value}
         return event_type(**{**(options.get("requirements") or {}), **fields})

@@ -6,7 +6,7 @@ and each tool. A tool that runs another agent is a call like any other, and the 
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.agent.workflow import FunctionAgent, ToolCall
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
@@ -28,7 +28,7 @@ _CALLS = "turnwire_calls"
 
 # Models
 
-Live = Callable[[], AsyncIterator[ChatResponse]]
+Live = Callable[[], AsyncGenerator[ChatResponse]]
 
 
 class RecordedLLM:
@@ -45,23 +45,23 @@ class RecordedLLM:
         return getattr(self._llm, name)
 
     async def astream_chat_with_tools(self, tools: Sequence[Any], **options: Any) -> AsyncIterator[ChatResponse]:
-        return self._reply(options.get("chat_history"), lambda: self._stream("astream_chat_with_tools", tools, **options))
+        history = options.get("chat_history")
+        return self._reply(history, lambda: self._stream("astream_chat_with_tools", tools, **options))
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **options: Any) -> AsyncIterator[ChatResponse]:
         return self._reply(messages, lambda: self._stream("astream_chat", messages, **options))
 
     async def achat_with_tools(self, tools: Sequence[Any], **options: Any) -> ChatResponse:
-        return await _last(
-            self._reply(options.get("chat_history"), lambda: self._once("achat_with_tools", tools, **options))
-        )
+        history = options.get("chat_history")
+        return await _last(self._reply(history, lambda: self._once("achat_with_tools", tools, **options)))
 
     async def achat(self, messages: Sequence[ChatMessage], **options: Any) -> ChatResponse:
         return await _last(self._reply(messages, lambda: self._once("achat", messages, **options)))
 
     def get_tool_calls_from_response(self, response: ChatResponse, *args: Any, **options: Any) -> list[ToolSelection]:
-        recorded: list[dict[str, Any]] | None = response.additional_kwargs.get(_CALLS)
+        recorded = cast("dict[str, Any]", cast("Any", response).additional_kwargs).get(_CALLS)
         if recorded is not None:
-            return [ToolSelection(**call) for call in recorded]
+            return [ToolSelection.model_validate(call) for call in recorded]
         return self._llm.get_tool_calls_from_response(response, *args, **options)
 
     async def _stream(self, method: str, *args: Any, **options: Any) -> AsyncGenerator[ChatResponse]:
@@ -108,7 +108,7 @@ class RecordedLLM:
 
     async def _read(self, live: Live, reader: ReplyReader) -> AsyncGenerator[ChatResponse]:
         listener, is_empty = self._listener, True
-        async with aclosing(live()) as responses:  # type: ignore[type-var]
+        async with aclosing(live()) as responses:
             async for response in responses:
                 is_empty = False
                 reader.read(response)
@@ -168,9 +168,13 @@ async def run_recorded(
     call: ToolCall,
     tool: AsyncBaseTool,
     args: dict[str, Any],
+    store: Any,
     execute: Callable[[dict[str, Any]], Awaitable[ToolOutput]],
 ) -> ToolOutput:
-    """Run a tool, or return what it returned before the crash. A person may have to decide about it first."""
+    """Run a tool, or return what it returned before the crash. A person may have to decide about it first.
+
+    `store` is that of the run's context, which the tool may change.
+    """
     name, journal = tool.metadata.get_name(), listener.queue.journal
     try:
         check_arguments(tool, args)
@@ -192,9 +196,13 @@ async def run_recorded(
         return _failure(name, str(denied))
     with step:
         if not step.is_live:
-            return ToolOutput(name, raw_input=args, **step.result)
+            recorded: dict[str, Any] = step.result
+            await listener.changes.restore(store, recorded.pop("changes", None))
+            return ToolOutput(name, raw_input=args, **recorded)
+        await listener.changes.take(store)
         output = await _run(call, name, args, execute)
-        step.finish(_dump_output(output))
+        changes = await listener.changes.take(store)
+        step.finish(_dump_output(output) | ({"changes": changes} if changes else {}))
     return output
 
 

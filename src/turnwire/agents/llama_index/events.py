@@ -15,6 +15,7 @@ from workflows.events import StartEvent, StopEvent
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.llama_index.memory import StoreChanges
 from turnwire.core.errors import AgentError
 from turnwire.core.events import (
     CustomEvent,
@@ -49,6 +50,7 @@ class RunListener:
         self._steps = 0
         self._begins_reply = False
         self._reply = ""
+        self.changes = StoreChanges()
         self._began: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
@@ -121,7 +123,7 @@ class RunListener:
         """Report a call, and wait for the others of its reply: a turn must not be suspended before all have begun."""
         if is_reported:
             self._began[call.tool_id] = time.perf_counter()
-            self.record(ToolCallEvent(call.tool_id, call.tool_name, plain(call.tool_kwargs)))
+            self.record(ToolCallEvent(call.tool_id, call.tool_name, plain(cast("Any", call).tool_kwargs)))
             await self.queue.flush()
         self._missing_calls -= 1
         if self._missing_calls <= 0:
@@ -160,7 +162,8 @@ class ReplyReader:
         self.usage: UsageEvent | None = None
 
     def read(self, response: ChatResponse) -> None:
-        if thought := response.additional_kwargs.get("thinking_delta"):
+        extra: dict[str, Any] = cast("Any", response).additional_kwargs
+        if thought := extra.get("thinking_delta"):
             self._listener.record(ReasoningEvent(thought))
         if response.delta and self._thinks:
             self._listener.record(ReasoningEvent(response.delta))
@@ -174,14 +177,14 @@ class ReplyReader:
 
     @property
     def is_complete(self) -> bool:
-        """Return False if the server reports finish reasons, and the one of this reply is missing or none of success."""
+        """Return False if the server reports finish reasons, and that of this reply is missing or no success."""
         return not self._has_reasons or self.reason in _COMPLETE
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
-    return vars(value) if hasattr(value, "__dict__") else {}
+    return cast("Any", getattr(value, "__dict__", {}))
 
 
 def _usage(raw: Mapping[str, Any]) -> UsageEvent | None:

@@ -6,9 +6,9 @@ that breaks off is an error.
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from llama_index.core.async_utils import asyncio_run
+from llama_index.core import async_utils
 from llama_index.core.base.llms.generic_utils import achat_to_completion_decorator, chat_to_completion_decorator
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -64,9 +64,7 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
         context_window: int = 128_000,
     ) -> None:
         super().__init__(model=model, context_window=context_window)
-        self._client = OpenAIModel(
-            model, base_url=base_url, api_key=api_key, api=api, timeout=timeout, retries=retries
-        )
+        self._client = OpenAIModel(model, base_url=base_url, api_key=api_key, api=api, timeout=timeout, retries=retries)
 
     @classmethod
     def class_name(cls) -> str:
@@ -116,13 +114,10 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
         yield _response(text, calls, raw={"model": self._client.name, "usage": usage})
 
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        response = _response("", [])
-        async for response in await self.astream_chat(messages, **kwargs):
-            pass
-        return response
+        return [response async for response in await self.astream_chat(messages, **kwargs)][-1]
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return asyncio_run(self.achat(messages, **kwargs))
+        return cast("Any", async_utils).asyncio_run(self.achat(messages, **kwargs))
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         yield self.chat(messages, **kwargs)
@@ -135,9 +130,7 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         return chat_to_completion_decorator(self.chat)(prompt, **kwargs)
 
-    async def astream_complete(
-        self, prompt: str, formatted: bool = False, **kwargs: Any
-    ) -> CompletionResponseAsyncGen:
+    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         return self._stream_complete(prompt, **kwargs)
 
     async def _stream_complete(self, prompt: str, **kwargs: Any) -> AsyncGenerator[CompletionResponse]:
@@ -163,8 +156,8 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
         if user_msg is not None:
             messages.append(user_msg if isinstance(user_msg, ChatMessage) else ChatMessage(content=user_msg))
         specs = [
-            ToolSpec(each.metadata.get_name(), each.metadata.description, each.metadata.get_parameters_dict())
-            for each in tools
+            ToolSpec(each.get_name(), each.description, each.get_parameters_dict())
+            for each in (cast("Any", tool.metadata) for tool in tools)
         ]
         return {"messages": messages, "tools": specs}
 

@@ -1,8 +1,8 @@
 """Recorded copies of agents, on which all runs in a turn are made: its own, and those that its tools start.
 
 The SDK has no hook around a model call or a tool call, so each run has a copy of the agent with another LLM and other
-methods. `run` of the SDK's agents is wrapped, so that a run inside a tool is made on such a copy too. Runs outside a turn
-are left unchanged.
+methods. `run` of the SDK's agents is wrapped, so that a run inside a tool is made on such a copy too. Runs outside a
+turn are left unchanged.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ def _recorded_copy(agent: Any, listener: RunListener, tools: Sequence[BaseTool])
         case _:
             return agent
     made._broker_config = None  # It has the number of parallel calls of the original.
-    _bind(made, "call_tool", _call_step(type(agent).call_tool))
+    _bind(made, "call_tool", _call_step(_method(agent, "call_tool")))
     _bind(made, "_call_tool", _run_tool)
     return made
 
@@ -119,14 +119,22 @@ def _recorded_copy(agent: Any, listener: RunListener, tools: Sequence[BaseTool])
 def _copy_agent(agent: Any, listener: RunListener, tools: Sequence[BaseTool]) -> Any:
     own = [*(agent.tools or ()), *tools]
     made = agent.model_copy(update={"llm": RecordedLLM(agent, listener), "tools": own or None})
+
+    take_step = _method(agent, "take_step")
+
     async def take_step_with_inputs(self: Any, ctx: Any, llm_input: Any, tools: Any, memory: Any) -> Any:
         if not listener.path:  # Messages are for the turn's own agent.
             await listener.queue.flush()
             llm_input = await add_inputs(agent, ctx, llm_input, memory, listener.place or None)
-        return await type(agent).take_step(made, ctx, llm_input, tools, memory)
+        return await take_step(made, ctx, llm_input, tools, memory)
 
     _bind(made, "take_step", take_step_with_inputs)
     return made
+
+
+def _method(agent: object, name: str) -> Any:
+    """Return a method of an agent as its class has it."""
+    return getattr(type(agent), name)
 
 
 def _bind(target: Any, name: str, function: Callable[..., Any]) -> None:
@@ -143,16 +151,14 @@ def _call_step(inner: Any) -> Callable[..., Any]:
         assert current is not None
         listener = current[0]
         _tool_call.set(ev)
-        if ev.tool_name == _HANDOFF:
-            await listener.begin_call(ev, is_reported=False)
-            result: ToolCallResult = await inner(self, ctx, ev)
-            if next_agent := await ctx.store.get("next_agent", default=None):
-                listener.record(HandoffEvent(next_agent))
-            return result
+        is_handoff = ev.tool_name == _HANDOFF
         with listener.working():
-            await listener.begin_call(ev)
-            result = await inner(self, ctx, ev)
-            listener.end_call(result)
+            await listener.begin_call(ev, is_reported=not is_handoff)
+            result: ToolCallResult = await inner(self, ctx, ev)
+            if not is_handoff:
+                listener.end_call(result)
+            elif next_agent := await ctx.store.get("next_agent", default=None):
+                listener.record(HandoffEvent(next_agent))
         return result
 
     config = dataclasses.replace(inner._step_config, num_workers=MAX_PARALLEL_TOOLS)
@@ -164,10 +170,10 @@ async def _run_tool(self: Any, ctx: Any, tool: AsyncBaseTool, tool_input: dict[s
     current, call = _running.get(), _tool_call.get()
     assert current is not None
     assert call is not None
-    inner = type(self)._call_tool
+    inner = _method(self, "_call_tool")
     if call.tool_name == _HANDOFF:
         return await inner(self, ctx, tool, tool_input)
     listener, rules = current
     return await run_recorded(
-        listener, rules, call, tool, tool_input, lambda args: inner(self, AskingContext(ctx), tool, args)
+        listener, rules, call, tool, tool_input, ctx.store, lambda args: inner(self, AskingContext(ctx), tool, args)
     )

@@ -74,6 +74,4 @@ def _metadata(tool: Tool | ClientTool) -> SchemaMetadata:
 
 
 def _output(name: str, outcome: ToolOutcome) -> ToolOutput:
-    return ToolOutput(
-        name, content=outcome.text, raw_input={}, raw_output=outcome.result, is_error=not outcome.success
-    )
+    return ToolOutput(name, content=outcome.text, raw_input={}, raw_output=outcome.result, is_error=not outcome.success)
