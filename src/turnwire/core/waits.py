@@ -27,7 +27,7 @@ from turnwire.core.errors import (
     TurnEndedError,
 )
 from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.journal import TurnJournal, current_journal
+from turnwire.core.journal import APPROVAL, TurnJournal, current_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.schemas import check_schema
 
@@ -244,8 +244,8 @@ async def approval(request: ApprovalRequestEvent) -> Decision:
     """
     waits, journal = _current("An approval")
     place = journal.place("approval", request.call_id)
-    call_id, details = f"a_{_digest(journal.segment, place)}", {"tool": request.tool, "args": request.args}
-    with await journal.begin_tool(place, call_id, "approval", details, repeatable=True) as call:
+    call_id, details = f"a_{_digest(journal.segment, place)}", {"call_id": request.call_id, "args": request.args}
+    with await journal.begin_tool(place, call_id, APPROVAL, details, repeatable=True) as call:
         if not call.is_live:
             return msgspec.convert(call.result, Decision)
         assert waits is not None

@@ -139,7 +139,7 @@ class RecordedLLM:
         return self.get_tool_calls_from_response(response, error_on_no_tool_call=False) or []
 
     def _expect_calls(self, response: ChatResponse | None) -> None:
-        self._listener.expect_calls(0 if response is None else len(self._calls(response)))
+        self._listener.expect_calls([] if response is None else [call.tool_id for call in self._calls(response)])
 
     def _dump(self, response: ChatResponse) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -54,6 +54,7 @@ class RunListener:
         self._began: dict[str, float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+        self._call_ids: list[str] = []
         self._missing_calls = 0
         self._all_called = asyncio.Event()
 
@@ -114,10 +115,16 @@ class RunListener:
 
     # Tool calls
 
-    def expect_calls(self, count: int) -> None:
-        """Note how many tools a reply has called."""
-        self._missing_calls = min(count, MAX_PARALLEL_TOOLS)
+    def expect_calls(self, call_ids: Sequence[str]) -> None:
+        """Note which tools a reply has called."""
+        self._call_ids = list(call_ids)
+        self._missing_calls = min(len(call_ids), MAX_PARALLEL_TOOLS)
         self._all_called.clear()
+
+    def in_order(self, results: Sequence[ToolCallResult]) -> list[ToolCallResult]:
+        """Return the results of a reply's calls in the order of the calls: the SDK has them as they have ended."""
+        places = {call_id: place for place, call_id in enumerate(self._call_ids)}
+        return sorted(results, key=lambda result: places.get(result.tool_id, len(places)))
 
     async def begin_call(self, call: ToolCall, *, is_reported: bool = True) -> None:
         """Report a call, and wait for the others of its reply: a turn must not be suspended before all have begun."""

@@ -120,7 +120,7 @@ def _copy_agent(agent: Any, listener: RunListener, tools: Sequence[BaseTool]) ->
     own = [*(agent.tools or ()), *tools]
     made = agent.model_copy(update={"llm": RecordedLLM(agent, listener), "tools": own or None})
 
-    take_step = _method(agent, "take_step")
+    take_step, handle_results = _method(agent, "take_step"), _method(agent, "handle_tool_call_results")
 
     async def take_step_with_inputs(self: Any, ctx: Any, llm_input: Any, tools: Any, memory: Any) -> Any:
         if not listener.path:  # Messages are for the turn's own agent.
@@ -128,7 +128,11 @@ def _copy_agent(agent: Any, listener: RunListener, tools: Sequence[BaseTool]) ->
             llm_input = await add_inputs(agent, ctx, llm_input, memory, listener.place or None)
         return await take_step(made, ctx, llm_input, tools, memory)
 
+    async def handle_results_in_order(self: Any, ctx: Any, results: Any, memory: Any) -> None:
+        await handle_results(made, ctx, listener.in_order(results), memory)
+
     _bind(made, "take_step", take_step_with_inputs)
+    _bind(made, "handle_tool_call_results", handle_results_in_order)
     return made
 
 
