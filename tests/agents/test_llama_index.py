@@ -245,7 +245,7 @@ class ChunkedLLM(OpenAICompatibleLLM):
 
 @pytest.mark.parametrize(("message", "code"), [("a whole answer", None), ("half of one", "truncated")])
 async def test_finish_reason_and_usage_of_another_llm_are_read_from_its_chunks(message: str, code: str | None) -> None:
-    llm = ChunkedLLM("small", base_url="http://127.0.0.1:9/v1")
+    llm = ChunkedLLM("small", base_url="http://127.0.0.1:9/v1")  # type: ignore[call-arg]
     events = await events_of(FunctionAgent(llm=llm), message)
     assert text(events) == "Sunny."
     assert [event.code for event in only(events, ErrorEvent)] == ([code] if code else [])

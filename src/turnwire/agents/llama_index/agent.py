@@ -9,13 +9,12 @@ from typing import Any, cast
 from llama_index.core.agent.workflow import AgentWorkflow
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.memory import ChatMemoryBuffer
-from workflows import Workflow
-from workflows.events import InputRequiredEvent
+from llama_index.core.workflow import InputRequiredEvent, Workflow
 
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.llama_index.approvals import ApprovalRules
 from turnwire.agents.llama_index.errors import explain_failure
-from turnwire.agents.llama_index.events import RunListener
+from turnwire.agents.llama_index.events import WorkflowListener
 from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
 from turnwire.agents.llama_index.messages import sdk_message, sdk_messages
 from turnwire.agents.llama_index.runner import agents_of, install_runner, start_run
@@ -119,7 +118,7 @@ class LlamaIndexAgent:
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         place = queue.journal.place("run") if queue.journal else ""
-        listener = RunListener(queue, place=place, max_steps=self._max_steps)
+        listener = WorkflowListener(queue, place=place, max_steps=self._max_steps)
         try:
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
             options = await self._options_for(turn)
@@ -143,7 +142,7 @@ class LlamaIndexAgent:
         finally:
             queue.put(None)
 
-    def _read(self, event: Any, listener: RunListener) -> None:
+    def _read(self, event: Any, listener: WorkflowListener) -> None:
         if isinstance(event, InputRequiredEvent):
             raise AgentError(
                 "the workflow waits for a person in a step, which Turnwire cannot continue; ask in a tool of an agent"

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from llama_index.core.tools import AsyncBaseTool
-from workflows.events import HumanResponseEvent
+from llama_index.core.workflow import HumanResponseEvent
 
 from turnwire.agents.llama_index.tools import TurnwireTool
 from turnwire.core.approvals import Decision

@@ -14,7 +14,7 @@ from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools import AsyncBaseTool, ToolOutput
 
 from turnwire.agents.llama_index.approvals import ApprovalRules
-from turnwire.agents.llama_index.events import ReplyReader, RunListener
+from turnwire.agents.llama_index.events import ReplyReader, WorkflowListener
 from turnwire.agents.llama_index.tools import TurnwireTool, check_arguments
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import Usage
@@ -34,7 +34,7 @@ Live = Callable[[], AsyncGenerator[ChatResponse]]
 class RecordedLLM:
     """The LLM of an agent in one run: its calls are reported, recorded, and answered from the journal."""
 
-    def __init__(self, agent: Any, listener: RunListener) -> None:
+    def __init__(self, agent: Any, listener: WorkflowListener) -> None:
         self._llm: Any = agent.llm
         self._agent = str(agent.name)
         self._listener = listener
@@ -163,7 +163,7 @@ def _stable(message: ChatMessage) -> Any:
 
 
 async def run_recorded(
-    listener: RunListener,
+    listener: WorkflowListener,
     rules: ApprovalRules,
     call: ToolCall,
     tool: AsyncBaseTool,

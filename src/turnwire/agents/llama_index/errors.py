@@ -1,7 +1,7 @@
 """The SDK's exceptions as errors that are safe to show."""
 
+from llama_index.core.workflow import WorkflowTimeoutError
 from pydantic import ValidationError
-from workflows.errors import WorkflowTimeoutError
 
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.models import errors

@@ -9,9 +9,9 @@ from typing import Any, cast
 from llama_index.core.agent.workflow import ToolCall, ToolCallResult
 from llama_index.core.agent.workflow.workflow_events import AgentInput, AgentOutput, AgentSetup, AgentStream
 from llama_index.core.base.llms.types import ChatResponse
+from llama_index.core.workflow import Event as SdkEvent
+from llama_index.core.workflow import StartEvent, StopEvent
 from msgspec.structs import replace
-from workflows.events import Event as SdkEvent
-from workflows.events import StartEvent, StopEvent
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
@@ -35,10 +35,10 @@ MAX_PARALLEL_TOOLS = 64
 _COMPLETE = ("stop", "tool_calls", "function_call")
 
 
-class RunListener:
-    """What one run reports. `place` is its place in the turn's journal, and `path` that of a sub-agent.
+class WorkflowListener:
+    """Listener of one run, which reports its work.
 
-    `max_steps` limits the model calls. `has_text` is True if the run has written text so far.
+    `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the model calls. `has_text` is True if the run has written text so far.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:
@@ -161,7 +161,7 @@ class RunListener:
 class ReplyReader:
     """Reader of the pieces of one model call: the usage and the finish reason may come with any of them."""
 
-    def __init__(self, listener: RunListener, *, thinks: bool) -> None:
+    def __init__(self, listener: WorkflowListener, *, thinks: bool) -> None:
         self._listener = listener
         self._thinks = thinks
         self._has_reasons = False

@@ -1,4 +1,4 @@
-"""What tools change in the store of a run's context, which is recorded with their results."""
+"""Changes that tools make to the store of a run's context, recorded with their results."""
 
 from typing import Any
 

@@ -17,20 +17,22 @@ from typing import Any
 from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallResult
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
-from workflows.handler import WorkflowHandler
+from llama_index.core.workflow.handler import WorkflowHandler
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.event_queue import EmittedEvents
 from turnwire.agents.llama_index.approvals import ApprovalRules, AskingContext
 from turnwire.agents.llama_index.continuation import RecordedLLM, run_recorded
-from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, RunListener
+from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
 from turnwire.agents.llama_index.messages import add_inputs
 from turnwire.core.emit import is_in_turn
 from turnwire.core.events import HandoffEvent
 
 _HANDOFF = "handoff"
 _WRAPPED = "turnwire_wrapped"
-_running: ContextVar[tuple[RunListener, ApprovalRules] | None] = ContextVar("turnwire_llama_index_run", default=None)
+_running: ContextVar[tuple[WorkflowListener, ApprovalRules] | None] = ContextVar(
+    "turnwire_llama_index_run", default=None
+)
 _tool_call: ContextVar[ToolCall | None] = ContextVar("turnwire_llama_index_call", default=None)
 _leaving: set[asyncio.Task[None]] = set()
 
@@ -57,7 +59,7 @@ def _recorded_run(inner: Callable[..., WorkflowHandler]) -> Callable[..., Workfl
         queue = outer[0].queue if outer and is_read else EmittedEvents()
         place = queue.journal.place("run") if queue.journal else ""
         path = enter_agent(outer[0].path if outer else (), _name(agent), place=place)
-        listener = RunListener(queue, path, place)
+        listener = WorkflowListener(queue, path, place)
         handler = start_run(listener, rules, agent, lambda each: inner(each, *args, **options))
         task = asyncio.create_task(_leave(handler, listener))
         _leaving.add(task)
@@ -67,14 +69,14 @@ def _recorded_run(inner: Callable[..., WorkflowHandler]) -> Callable[..., Workfl
     return run
 
 
-async def _leave(handler: WorkflowHandler, listener: RunListener) -> None:
+async def _leave(handler: WorkflowHandler, listener: WorkflowListener) -> None:
     await asyncio.gather(handler.stop_event_result(), return_exceptions=True)
     listener.close()
     leave_agent(listener.path)
 
 
 def start_run(
-    listener: RunListener,
+    listener: WorkflowListener,
     rules: ApprovalRules,
     agent: Any,
     start: Callable[[Any], WorkflowHandler],
@@ -101,7 +103,7 @@ def _is_copy(agent: Any) -> bool:
     return all(isinstance(each.llm, RecordedLLM) for each in agents_of(agent))
 
 
-def _recorded_copy(agent: Any, listener: RunListener, tools: Sequence[BaseTool]) -> Any:
+def _recorded_copy(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool]) -> Any:
     match agent:
         case AgentWorkflow():
             made: Any = copy(agent)
@@ -116,7 +118,7 @@ def _recorded_copy(agent: Any, listener: RunListener, tools: Sequence[BaseTool])
     return made
 
 
-def _copy_agent(agent: Any, listener: RunListener, tools: Sequence[BaseTool]) -> Any:
+def _copy_agent(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool]) -> Any:
     own = [*(agent.tools or ()), *tools]
     made = agent.model_copy(update={"llm": RecordedLLM(agent, listener), "tools": own or None})
 
