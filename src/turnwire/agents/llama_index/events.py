@@ -38,7 +38,8 @@ _COMPLETE = ("stop", "tool_calls", "function_call")
 class WorkflowListener:
     """Listener of one run, which reports its work.
 
-    `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the model calls. `has_text` is True if the run has written text so far.
+    `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the
+    model calls. `has_text` is True if the run has written text so far.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:

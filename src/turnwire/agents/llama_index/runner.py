@@ -17,7 +17,6 @@ from typing import Any
 from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallResult
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
-from llama_index.core.workflow.handler import WorkflowHandler
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.event_queue import EmittedEvents
@@ -47,9 +46,9 @@ def install_runner() -> None:
             kind.run = wrapped  # type: ignore[method-assign]
 
 
-def _recorded_run(inner: Callable[..., WorkflowHandler]) -> Callable[..., WorkflowHandler]:
+def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(inner)
-    def run(agent: Any, *args: Any, **options: Any) -> WorkflowHandler:
+    def run(agent: Any, *args: Any, **options: Any) -> Any:
         if _is_copy(agent) or not is_in_turn():
             return inner(agent, *args, **options)
         outer = _running.get()
@@ -69,7 +68,7 @@ def _recorded_run(inner: Callable[..., WorkflowHandler]) -> Callable[..., Workfl
     return run
 
 
-async def _leave(handler: WorkflowHandler, listener: WorkflowListener) -> None:
+async def _leave(handler: Any, listener: WorkflowListener) -> None:
     await asyncio.gather(handler.stop_event_result(), return_exceptions=True)
     listener.close()
     leave_agent(listener.path)
@@ -79,9 +78,9 @@ def start_run(
     listener: WorkflowListener,
     rules: ApprovalRules,
     agent: Any,
-    start: Callable[[Any], WorkflowHandler],
+    start: Callable[[Any], Any],
     tools: Sequence[BaseTool] = (),
-) -> WorkflowHandler:
+) -> Any:
     """Start a run on a recorded copy of an agent, with some tools more; of a workflow, on itself."""
     token = _running.set((listener, rules))
     try:
