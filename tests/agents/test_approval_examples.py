@@ -18,7 +18,7 @@ LETTER = {"to": "Bob", "text": "Hello"}
 
 @pytest.mark.rotated("approved")
 @pytest.mark.parametrize("approved", [True, False], ids=["allowed", "denied"])
-@pytest.mark.parametrize("name", ["agents_approval", "langgraph_approval", "pydantic_approval"])
+@pytest.mark.parametrize("name", ["agents_approval", "langgraph_approval", "llama_approval", "pydantic_approval"])
 async def test_a_letter_waits_for_a_person(
     name: str, approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:

@@ -286,7 +286,9 @@ async def test_usage_of_the_shared_part_is_not_counted_again(bench: Bench) -> No
         assert whole.usage.input_tokens == 3 * (state.usage.input_tokens or 0)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.api == "chat"], ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.api == "chat" and case.can("steering")], ids=lambda case: case.id
+)
 async def test_fork_has_the_messages_that_had_entered_the_turn_before_its_position(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:

@@ -112,6 +112,7 @@ def test_module_that_cannot_be_used_is_refused_with_the_reason(
         ("agents.agent", "Agent", "agents"),
         ("langchain_core.runnables.base", "Runnable", "langchain"),
         ("langgraph.pregel.main", "Pregel", "langchain"),
+        ("workflows.workflow", "Workflow", "llama-index"),
         ("pydantic_ai.agent", "Agent", "pydantic-ai"),
         ("pydantic_ai.agent.abstract", "AbstractAgent", "pydantic-ai"),
     ],

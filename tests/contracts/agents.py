@@ -45,14 +45,29 @@ from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
-Ability = Literal["bounded", "edits", "lists", "reasoning", "values", "woven"]
+Ability = Literal[
+    "approvals",
+    "bounded",
+    "edits",
+    "files",
+    "lists",
+    "reasoning",
+    "steering",
+    "values",
+    "waits",
+    "woven",
+]
 """The abilities of an adapter:
 
+approvals  suspends a turn for tools that need approval
 bounded    counts model calls across a suspension
 edits      runs a tool with arguments that a person has edited
+files      passes files of messages to the model
 lists      continues when the model sends a list as arguments
 reasoning  reports the model's reasoning
+steering   takes messages into a running turn
 values     reports the value that a tool returned, not its text
+waits      keeps a journal, so that tools can ask, and the client can run tools
 woven      reads parallel calls whose pieces are interleaved
 """
 
@@ -123,3 +138,13 @@ CASES: Sequence[AgentCase] = tuple(AgentCase(module, api) for module in MODULES 
 def case_params(cases: Sequence[AgentCase] = CASES) -> list[Any]:
     """Return the parameters of a fixture `case`: `scripts/test` runs a test with each adapter, over one of its APIs."""
     return [pytest.param(case, id=case.id, marks=pytest.mark.rotated("case.api")) for case in cases]
+
+
+def case_fixture(*needs: Ability) -> Any:
+    """Return the fixture `case` of a suite: the cases with these abilities."""
+
+    @pytest.fixture(params=case_params([case for case in CASES if all(map(case.can, needs))]))
+    def case(request: pytest.FixtureRequest) -> AgentCase:
+        return request.param
+
+    return case

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase, case_params
+from tests.contracts.agents import CASES, Ability, AgentCase, case_fixture
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate
 from tests.scripted_model import (
@@ -35,8 +35,9 @@ from tests.scripted_model import (
 )
 from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
-from turnwire.core.errors import TurnEndedError
+from turnwire.core.errors import AttachmentsNotTakenError, ClientToolsNotTakenError, TurnEndedError
 from turnwire.core.events import (
+    AttachedFile,
     DoneEvent,
     ErrorEvent,
     Event,
@@ -61,9 +62,7 @@ SECRET = "the password is swordfish"
 E = TypeVar("E", bound=Event)
 
 
-@pytest.fixture(params=case_params())
-def case(request: pytest.FixtureRequest) -> AgentCase:
-    return request.param
+case = case_fixture()
 
 
 # Tools
@@ -645,6 +644,50 @@ async def test_cancel_does_not_wait_for_a_thread(case: AgentCase, model_server: 
         async with asyncio.timeout(BOUND):
             await stopped.wait()
     assert not only(events, StatusEvent)
+
+
+# What an adapter cannot do
+
+
+def cases_without(ability: Ability) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", [each for each in CASES if not each.can(ability)], ids=lambda case: case.id)
+
+
+@cases_without("files")
+async def test_agent_that_takes_no_files_refuses_a_message_with_one(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    picture = AttachedFile(media_type="image/png", url="https://example.org/cat.png")
+    async with case.desk(model_server) as desk:
+        with pytest.raises(AttachmentsNotTakenError):
+            await desk.start("See?", attachments=[picture])
+        assert await desk.store.list_turns("ann") == []
+
+
+@cases_without("waits")
+async def test_agent_without_a_journal_refuses_tools_of_the_client(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    async with case.desk(model_server) as desk:
+        with pytest.raises(ClientToolsNotTakenError):
+            await desk.start("Where am I?", options={"client_tools": [{"name": "locate"}]})
+        assert await desk.store.list_turns("ann") == []
+
+
+@cases_without("steering")
+async def test_message_to_a_running_agent_that_takes_none_begins_the_next_turn(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    gate = asyncio.Event()
+    model_server.plan(says("Sun", gate, "ny."), says("Rainy."))
+    async with case.desk(model_server) as desk:
+        turn = await desk.start("How is Oslo?")
+        await seen(desk, turn, lambda event: isinstance(event, TokenEvent))
+        sent = await desk.start("And Bergen?", session_id=turn.session_id, on_busy="steer")
+        gate.set()
+        assert text(await desk.events(turn)) == "Sunny."
+        assert text(await desk.events(sent)) == "Rainy."
+    assert [entry for _, entry in conversation_of(model_server.bodies[1])] == ["How is Oslo?", "Sunny.", "And Bergen?"]
 
 
 def test_every_limitation_of_a_case_has_a_reason() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import AgentCase
+from tests.contracts.agents import AgentCase, case_fixture
 from tests.contracts.stores import SqliteBackend
 from tests.contracts.test_agent import (
-    case,
     check_calls_have_results,
     check_history,
     conversation_of,
@@ -36,7 +35,9 @@ from turnwire.core.events import (
 from turnwire.core.turns import TurnRecord
 from turnwire.tools import progress, tool
 
-__all__ = ["case", "model_server"]
+__all__ = ["model_server"]
+
+case = case_fixture("approvals")
 
 BOB = {"to": "bob", "words": ["hi", "there"], "copies": 2}
 EVE = {"to": "eve", "words": [], "copies": 1}

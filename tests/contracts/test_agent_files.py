@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import AgentCase
-from tests.contracts.test_agent import case, outcome, seen
+from tests.contracts.agents import AgentCase, case_fixture
+from tests.contracts.test_agent import outcome, seen
 from tests.core.desk import Desk, lose_worker
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
@@ -21,8 +21,9 @@ from turnwire.core.files import Blob, new_blob
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
-__all__ = ["case", "lost_connections_are_collected", "model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
+case = case_fixture("files")
 
 # Every byte, so that nothing that touches text can be between the client and the model.
 PICTURE = new_blob(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3, "image/png", "cat.png")

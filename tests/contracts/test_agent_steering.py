@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import case, conversation_of, only, outcome, seen, text
+from tests.contracts.agents import CASES, AgentCase, case_fixture
+from tests.contracts.test_agent import conversation_of, only, outcome, seen, text
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
@@ -25,8 +25,9 @@ from turnwire.core.events import (
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
-__all__ = ["case", "lost_connections_are_collected", "model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
+case = case_fixture("steering")
 
 OSLO = calls(("weather", {"city": "Oslo"}), ids=["call_oslo"])
 BERGEN = calls(("weather", {"city": "Bergen"}), ids=["call_bergen"])

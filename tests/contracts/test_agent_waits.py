@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import case, conversation_of, only, outcome, seen, text
+from tests.contracts.agents import CASES, AgentCase, case_fixture
+from tests.contracts.test_agent import conversation_of, only, outcome, seen, text
 from tests.contracts.test_continuation import slow_queues
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, settle, wait_until_suspended
@@ -34,8 +34,9 @@ from turnwire.core.runner import ForkRequest
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
-__all__ = ["case", "lost_connections_are_collected", "model_server", "slow_queues"]
+__all__ = ["lost_connections_are_collected", "model_server", "slow_queues"]
 pytestmark = IGNORED
+case = case_fixture("waits")
 
 SCHEMA = {"type": "object", "properties": {"account": {"type": "string", "enum": ["main", "spare"]}}}
 LOCATE: dict[str, Any] = {

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.agents import AgentCase
-from tests.contracts.test_agent import case, only, text
-from tests.contracts.test_agent_approvals import BOB, EVE, Post, events_until_suspended
+from tests.contracts.test_agent import only, text
+from tests.contracts.test_agent_approvals import BOB, EVE, Post, case, events_until_suspended
 from tests.contracts.turns import whole_log
 from tests.scripted_model import ScriptedModel, calls, model_server, says, thinks, truncates
 from tests.wires.sse import parse

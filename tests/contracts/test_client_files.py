@@ -19,7 +19,8 @@ from turnwire import Turnwire
 __all__ = ["lost_connections_are_collected", "model_server", "node", "run"]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.node, IGNORED]
 
-AGENTS = [module.NAME for module in MODULES]
+READERS = [module for module in MODULES if "files" not in module.CANNOT]
+AGENTS = [module.NAME for module in READERS]
 ENCODED = base64.b64encode(PICTURE.body).decode()
 DATA_URL = f"data:image/png;base64,{ENCODED}"
 
@@ -29,7 +30,7 @@ async def served(model_server: ScriptedModel, tmp_path: Path) -> AsyncIterator[S
     """A server with an agent of every SDK, all of which use the scripted model."""
     model_server.plan(*(says(word) for _ in AGENTS for word in ("A cat.", "Black.")))
     built: dict[str, Any] = {
-        module.NAME: module.build(model_server.url, [], api="chat", timeout=PATIENT) for module in MODULES
+        module.NAME: module.build(model_server.url, [], api="chat", timeout=PATIENT) for module in READERS
     }
     async with serving(Turnwire(agents=built, store="memory", settings=quick_settings(tmp_path))) as server:
         yield server

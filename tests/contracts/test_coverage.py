@@ -29,4 +29,4 @@ def test_every_wire_is_in_the_contract_table() -> None:
 
 def test_every_agent_adapter_is_in_the_contract_table() -> None:
     packages = {module.name for module in iter_modules(turnwire.agents.__path__) if module.ispkg}
-    assert packages | {"chat_completions"} == {module.NAME for module in MODULES}
+    assert packages | {"adapter_template", "chat_completions"} == {module.NAME for module in MODULES}

@@ -42,6 +42,7 @@ pytestmark = IGNORED
 JOURNALED = (
     "chat_completions",
     "langgraph",
+    "llama_index",
     "openai_agents",
     "pydantic_ai",
 )

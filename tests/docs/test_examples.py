@@ -54,10 +54,10 @@ def use_tool(request: Request) -> Answer:
 
 
 SCRIPTS = (
-    *("a2a_client", "acp_client", "check_log"),
+    *("a2a_client", "acme_sdk", "acp_client", "adapter", "adapter_journal", "check_log"),
     *("python_client", "python_client_async", "python_client_resume", "python_client_tools"),
 )
-"""Examples without an agent."""
+"""Examples without an agent, and parts of one."""
 ANSWERING = [
     pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else [])
     for example in EXAMPLES

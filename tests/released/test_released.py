@@ -44,6 +44,7 @@ def lines(found: list[str]) -> str:
 PACKAGES = (
     "turnwire",
     "turnwire.agents.langgraph",
+    "turnwire.agents.llama_index",
     "turnwire.agents.openai_agents",
     "turnwire.agents.pydantic_ai",
     "turnwire.core.events",

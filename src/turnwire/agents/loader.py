@@ -215,6 +215,13 @@ KINDS = (
         "pydantic-ai",
         "pydantic_ai.runner",
     ),
+    Kind(
+        "an agent or workflow of LlamaIndex",
+        frozenset({("workflows", "Workflow")}),
+        "llama_index:LlamaIndexAgent",
+        "llama-index",
+        "llama_index.runner",
+    ),
 )
 
 
@@ -270,8 +277,8 @@ def as_agent(target: Any) -> Agent:
     raise TypeError(
         f"{_short_name(target)} is not an agent: give a function `async def answer(turn)` or `def answer(turn)` that"
         " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK,"
-        " LangChain, LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one"
-        " of them"
+        " LangChain, LangGraph, LlamaIndex, Pydantic AI, Google's ADK or agno, or an @asynccontextmanager function"
+        " without arguments that yields one of them"
     )
 
 

@@ -33,6 +33,8 @@ from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
 _DIVERGENCE = "divergence"
+APPROVAL = "approval"
+"""The name of the call in which an agent waits for a decision; `call_id` in its arguments is the call to approve."""
 FOLLOW_UP = "fork"
 """The key of the suspension with which a fork goes on with a message begins with this."""
 logger = logging.getLogger("turnwire.runner")

@@ -26,7 +26,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.journal import RecordedCall
+from turnwire.core.journal import APPROVAL, RecordedCall
 from turnwire.core.recording import TurnRecording
 from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
 from turnwire.core.state import TurnFold
@@ -48,6 +48,8 @@ class RecordedLog:
         self._events = recording.events
         self._calls = calls
         self._has_models = any(call.entry.kind == "model" for call in calls)
+        # The calls about which the agent has waited for a decision in its middle, as for the reply to a question.
+        self._awaited = {(call.entry.args or {}).get("call_id") for call in calls if call.entry.names == (APPROVAL,)}
         self._unmet: dict[int, LoggedEvent] = {}
         self._positions: defaultdict[bytes, deque[int]] = defaultdict(deque)
         self._texts: defaultdict[tuple[str, ...], deque[int]] = defaultdict(deque)
@@ -74,7 +76,7 @@ class RecordedLog:
             return True
         match event:
             case ApprovalRequestEvent():
-                return event.reason == OUTCOME_UNKNOWN
+                return event.reason == OUTCOME_UNKNOWN or event.call_id in self._awaited
             case ToolCallEvent() | ToolResultEvent() if self.fold.client_call(event.call_id) is not None:
                 return True
             case StatusEvent():

@@ -1,4 +1,4 @@
-"""Waits of a running turn: for the reply to a question, and for the result of a tool that the client runs.
+"""Waits of a running turn: for the reply to a question, a decision, and the result of a tool that the client runs.
 
 A wait is an orderly stop. Code that needs an answer awaits it; when no other call of the turn runs any more, the agent
 is stopped and the turn is suspended, in one commit with the question or the call, so that what the log asks for can
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from turnwire.core.approvals import Decision
 from turnwire.core.errors import (
     AgentError,
     ClientToolConflictError,
@@ -25,8 +26,8 @@ from turnwire.core.errors import (
     ToolError,
     TurnEndedError,
 )
-from turnwire.core.events import Event, QuestionEvent, ReplyEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.journal import TurnJournal, current_journal
+from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.journal import APPROVAL, TurnJournal, current_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.schemas import check_schema
 
@@ -69,6 +70,7 @@ class TurnWaits:
         self._journal: TurnJournal | None = None
         self._questions: dict[str, QuestionEvent] = {}
         self._calls: dict[str, ToolCallEvent] = {}
+        self._requests: dict[str, ApprovalRequestEvent] = {}
         self._patience: asyncio.TimerHandle | None = None
         # Calls of the client's tools that the agent has announced, and that are written when the turn waits for them.
         self._announced: dict[str, ToolCallEvent] = {}
@@ -123,6 +125,16 @@ class TurnWaits:
         finally:
             self._forget(self._calls, call.call_id)
 
+    async def decision(self, request: ApprovalRequestEvent) -> Decision:
+        """Return a person's decision about a call that has not begun, in the same way."""
+        if (decision := self._log.fold.decision(request.call_id)) is not None:
+            return decision
+        self._requests[request.call_id] = request
+        try:
+            return await self._wait()
+        finally:
+            self._forget(self._requests, request.call_id)
+
     async def _wait(self) -> Any:
         if self._journal is None:
             raise TurnEndedError(self._log.turn_id)  # The agent was left behind.
@@ -152,8 +164,9 @@ class TurnWaits:
         self._patience = None
 
     def events(self) -> Iterator[Event]:
-        """Yield the questions and calls that the turn waits for and that are not in its log."""
+        """Yield the requests, questions and calls that the turn waits for and that are not in its log."""
         fold = self._log.fold
+        yield from (each for each in self._requests.values() if fold.approval_request(each.call_id) is None)
         yield from (call for call in self._calls.values() if not fold.has_call(call.call_id))
         yield from (question for question in self._questions.values() if fold.question(question.id) is None)
 
@@ -221,6 +234,24 @@ async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
     if recorded["declined"]:
         raise QuestionDeclinedError(recorded["reason"])
     return recorded["value"]
+
+
+async def approval(request: ApprovalRequestEvent) -> Decision:
+    """Return a person's decision about a tool call. Called by adapters after its `tool_call` event, before it begins.
+
+    The turn is suspended until there is one; then the agent runs again, and the same call gets the decision. The
+    decision is recorded, since the call may be asked about again if it breaks off. Raises AgentError without a journal.
+    """
+    waits, journal = _current("An approval")
+    place = journal.place("approval", request.call_id)
+    call_id, details = f"a_{_digest(journal.segment, place)}", {"call_id": request.call_id, "args": request.args}
+    with await journal.begin_tool(place, call_id, APPROVAL, details, repeatable=True) as call:
+        if not call.is_live:
+            return msgspec.convert(call.result, Decision)
+        assert waits is not None
+        decision = await waits.decision(request)
+        call.finish(msgspec.to_builtins(decision))
+    return decision
 
 
 async def call_client_tool(name: str, args: dict[str, Any] | None = None) -> Any:

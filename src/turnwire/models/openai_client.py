@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 
 from turnwire.core.errors import ModelUnusableError
-from turnwire.core.files import load_files
+from turnwire.core.files import LoadedFiles, load_files
 from turnwire.core.model_options import ModelOptions
 from turnwire.core.turns import Message
 from turnwire.models.address import locate_model
@@ -108,8 +108,11 @@ class OpenAIModel:
         *,
         tools: Sequence[ToolSpec] = (),
         schema: dict[str, Any] | None = None,
+        files: LoadedFiles | None = None,
     ) -> AsyncGenerator[Piece]:
-        request = self._request(self.name, instructions, messages, tools, schema, await load_files(messages))
+        """Stream one answer. `files` are those of the messages, by default read from the running turn's session."""
+        files = await load_files(messages) if files is None else files
+        request = self._request(self.name, instructions, messages, tools, schema, files)
         request |= self._options
         reader = self._reader(self.name)
         try:

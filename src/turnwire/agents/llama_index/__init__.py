@@ -1,0 +1,15 @@
+"""Adapter for agents and workflows of LlamaIndex.
+
+    from llama_index.core.agent.workflow import FunctionAgent
+
+    agent = LlamaIndexAgent(FunctionAgent(llm=OpenAICompatibleLLM("gpt-5-mini"), tools=[search]), max_steps=8)
+
+The SDK's own loop runs the model and the tools, on a copy of the agent for each run: `runner` makes it, `events` has
+what it reports, and `continuation` stands between the agent and each call.
+"""
+
+from turnwire.agents.llama_index.agent import LlamaIndexAgent
+from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
+from turnwire.agents.llama_index.tools import llama_tools
+
+__all__ = ["LlamaIndexAgent", "OpenAICompatibleLLM", "llama_tools"]

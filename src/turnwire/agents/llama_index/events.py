@@ -1,0 +1,211 @@
+"""Events of a run: text, reasoning and usage of its model calls, and its tool calls."""
+
+import asyncio
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from llama_index.core.agent.workflow import ToolCall, ToolCallResult
+from llama_index.core.agent.workflow.workflow_events import AgentInput, AgentOutput, AgentSetup, AgentStream
+from llama_index.core.base.llms.types import ChatResponse
+from llama_index.core.workflow import Event as SdkEvent
+from llama_index.core.workflow import StartEvent, StopEvent
+from msgspec.structs import replace
+
+from turnwire.agents.agent_paths import Path
+from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.llama_index.memory import StoreChanges
+from turnwire.core.errors import AgentError
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.history import PARAGRAPH
+from turnwire.tools.invocation import loggable, plain
+
+# What the recorded copy of an agent reports itself.
+_REPORTED = (AgentInput, AgentOutput, AgentSetup, ToolCall, ToolCallResult, StartEvent, StopEvent)
+MAX_PARALLEL_TOOLS = 64
+_COMPLETE = ("stop", "tool_calls", "function_call")
+
+
+class WorkflowListener:
+    """Listener of one run, which reports its work.
+
+    `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the
+    model calls. `has_text` is True if the run has written text so far.
+    """
+
+    def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:
+        self.queue = queue
+        self.path = path
+        self.place = place
+        self.has_text = False
+        self._max_steps = max_steps
+        self._steps = 0
+        self._begins_reply = False
+        self._reply = ""
+        self.changes = StoreChanges()
+        self._began: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+        self._call_ids: list[str] = []
+        self._missing_calls = 0
+        self._all_called = asyncio.Event()
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """Note that the current task makes a call, so that `close` can cancel it."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._is_closed:
+            raise asyncio.CancelledError
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+
+    def close(self) -> None:
+        """Cancel the calls of a run that has ended: the SDK forgets those that it has begun last."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+
+    def record(self, event: Event | str) -> None:
+        if not self.path:
+            self.queue.put(event)
+        elif isinstance(event, str):
+            self.queue.put(TokenEvent(event, agent_path=self.path))
+        else:
+            self.queue.put(replace(event, agent_path=self.path))
+
+    # Model calls
+
+    def begin_reply(self) -> None:
+        """Note that a model call begins. Raises AgentError if the run may make no more."""
+        if self._max_steps is not None and self._steps >= self._max_steps:
+            raise AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+        self._steps += 1
+        self._begins_reply, self._reply = True, ""
+
+    def write_text(self, text: str) -> None:
+        if self._begins_reply and self.has_text:
+            self.record(PARAGRAPH)
+        self._begins_reply, self.has_text = False, True
+        self._reply += text
+        self.record(text)
+
+    def skip_text(self, text: str) -> None:
+        """Note the text of a reply that is in the log already."""
+        self.has_text = self.has_text or bool(text)
+        self._begins_reply, self._reply = False, text
+
+    def read_result(self, result: Any) -> None:
+        """Record the answer of a run, if it was not streamed: of a tool, or of an agent that thinks in its text."""
+        text = str(result if result is not None else "")
+        if text and text.strip() != self._reply.strip():
+            self._begins_reply = True
+            self.write_text(text)
+
+    # Tool calls
+
+    def expect_calls(self, call_ids: Sequence[str]) -> None:
+        """Note which tools a reply has called."""
+        self._call_ids = list(call_ids)
+        self._missing_calls = min(len(call_ids), MAX_PARALLEL_TOOLS)
+        self._all_called.clear()
+
+    def in_order(self, results: Sequence[ToolCallResult]) -> list[ToolCallResult]:
+        """Return the results of a reply's calls in the order of the calls: the SDK has them as they have ended."""
+        places = {call_id: place for place, call_id in enumerate(self._call_ids)}
+        return sorted(results, key=lambda result: places.get(result.tool_id, len(places)))
+
+    async def begin_call(self, call: ToolCall, *, is_reported: bool = True) -> None:
+        """Report a call, and wait for the others of its reply: a turn must not be suspended before all have begun."""
+        if is_reported:
+            self._began[call.tool_id] = time.perf_counter()
+            self.record(ToolCallEvent(call.tool_id, call.tool_name, plain(cast("Any", call).tool_kwargs)))
+            await self.queue.flush()
+        self._missing_calls -= 1
+        if self._missing_calls <= 0:
+            self._all_called.set()
+            await asyncio.sleep(0)  # The earlier calls are first.
+        await self._all_called.wait()
+
+    def end_call(self, result: ToolCallResult) -> None:
+        output, began = result.tool_output, self._began.pop(result.tool_id)
+        ms = round((time.perf_counter() - began) * 1000, 1)
+        value = output.content if output.is_error else loggable(output.raw_output)
+        self.record(ToolResultEvent(result.tool_id, result.tool_name, not output.is_error, value, ms))
+
+    # Events that the application writes to the run's stream
+
+    def read_event(self, event: SdkEvent, *, writes_text: bool) -> None:
+        """Record an event of the run's stream. With `writes_text`, the stream has the text too: of a workflow."""
+        match event:
+            case AgentStream():
+                if writes_text and event.delta:
+                    self.write_text(event.delta)
+            case _ if not isinstance(event, _REPORTED):
+                self.record(CustomEvent(type(event).__name__, plain(event.model_dump(mode="json", fallback=str))))
+            case _:
+                pass
+
+
+class ReplyReader:
+    """Reader of the pieces of one model call: the usage and the finish reason may come with any of them."""
+
+    def __init__(self, listener: WorkflowListener, *, thinks: bool) -> None:
+        self._listener = listener
+        self._thinks = thinks
+        self._has_reasons = False
+        self.reason: str | None = None
+        self.usage: UsageEvent | None = None
+
+    def read(self, response: ChatResponse) -> None:
+        extra: dict[str, Any] = cast("Any", response).additional_kwargs
+        if thought := extra.get("thinking_delta"):
+            self._listener.record(ReasoningEvent(thought))
+        if response.delta and self._thinks:
+            self._listener.record(ReasoningEvent(response.delta))
+        elif response.delta:
+            self._listener.write_text(response.delta)
+        raw = _mapping(response.raw)
+        for choice in raw.get("choices") or ():
+            self._has_reasons = True
+            self.reason = _mapping(choice).get("finish_reason") or self.reason
+        self.usage = _usage(raw) or self.usage
+
+    @property
+    def is_complete(self) -> bool:
+        """Return False if the server reports finish reasons, and that of this reply is missing or no success."""
+        return not self._has_reasons or self.reason in _COMPLETE
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    return cast("Any", getattr(value, "__dict__", {}))
+
+
+def _usage(raw: Mapping[str, Any]) -> UsageEvent | None:
+    """Return the usage in a reply of OpenAI's or Anthropic's form."""
+    usage = _mapping(raw.get("usage"))
+    if not usage:
+        return None
+    cached = _mapping(usage.get("prompt_tokens_details") or usage.get("input_tokens_details"))
+    reasoning = _mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
+    return UsageEvent(
+        model=raw.get("model"),
+        input_tokens=usage.get("prompt_tokens", usage.get("input_tokens")),
+        output_tokens=usage.get("completion_tokens", usage.get("output_tokens")),
+        cached_input_tokens=cached.get("cached_tokens") or usage.get("cache_read_input_tokens") or None,
+        reasoning_tokens=reasoning.get("reasoning_tokens") or None,
+    )

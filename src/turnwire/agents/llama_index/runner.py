@@ -1,0 +1,184 @@
+"""Recorded copies of agents, on which all runs in a turn are made: its own, and those that its tools start.
+
+The SDK has no hook around a model call or a tool call, so each run has a copy of the agent with another LLM and other
+methods. `run` of the SDK's agents is wrapped, so that a run inside a tool is made on such a copy too. Runs outside a
+turn are left unchanged.
+"""
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from copy import copy
+from types import MethodType
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallResult
+from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
+from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
+
+from turnwire.agents.agent_paths import enter_agent, leave_agent
+from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.llama_index.approvals import ApprovalRules, AskingContext
+from turnwire.agents.llama_index.continuation import RecordedLLM, run_recorded
+from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
+from turnwire.agents.llama_index.messages import add_inputs
+from turnwire.core.emit import is_in_turn
+from turnwire.core.events import HandoffEvent
+
+_HANDOFF = "handoff"
+_WRAPPED = "turnwire_wrapped"
+_running: ContextVar[tuple[WorkflowListener, ApprovalRules] | None] = ContextVar(
+    "turnwire_llama_index_run", default=None
+)
+_tool_call: ContextVar[ToolCall | None] = ContextVar("turnwire_llama_index_call", default=None)
+_leaving: set[asyncio.Task[None]] = set()
+
+
+def install_runner() -> None:
+    """Wrap `run` of the SDK's agents, once."""
+    for kind in (BaseWorkflowAgent, AgentWorkflow):
+        inner: Any = kind.run
+        if not hasattr(inner, _WRAPPED):
+            wrapped = _recorded_run(inner)
+            setattr(wrapped, _WRAPPED, inner)
+            kind.run = wrapped  # type: ignore[method-assign]
+
+
+def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def run(agent: Any, *args: Any, **options: Any) -> Any:
+        if _is_copy(agent) or not is_in_turn():
+            return inner(agent, *args, **options)
+        outer = _running.get()
+        rules = outer[1] if outer else ApprovalRules()
+        # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+        is_read = outer is not None and outer[0].queue.loop is asyncio.get_running_loop()
+        queue = outer[0].queue if outer and is_read else EmittedEvents()
+        place = queue.journal.place("run") if queue.journal else ""
+        path = enter_agent(outer[0].path if outer else (), _name(agent), place=place)
+        listener = WorkflowListener(queue, path, place)
+        handler = start_run(listener, rules, agent, lambda each: inner(each, *args, **options))
+        task = asyncio.create_task(_leave(handler, listener))
+        _leaving.add(task)
+        task.add_done_callback(_leaving.discard)
+        return handler
+
+    return run
+
+
+async def _leave(handler: Any, listener: WorkflowListener) -> None:
+    await asyncio.gather(handler.stop_event_result(), return_exceptions=True)
+    listener.close()
+    leave_agent(listener.path)
+
+
+def start_run(
+    listener: WorkflowListener,
+    rules: ApprovalRules,
+    agent: Any,
+    start: Callable[[Any], Any],
+    tools: Sequence[BaseTool] = (),
+) -> Any:
+    """Start a run on a recorded copy of an agent, with some tools more; of a workflow, on itself."""
+    token = _running.set((listener, rules))
+    try:
+        return start(_recorded_copy(agent, listener, tools))
+    finally:
+        _running.reset(token)
+
+
+def _name(agent: Any) -> str:
+    return str(getattr(agent, "name", None) or getattr(agent, "root_agent", None) or type(agent).__name__)
+
+
+def agents_of(agent: Any) -> list[Any]:
+    """Return the agents of an agent or of a workflow of agents."""
+    return list(agent.agents.values()) if isinstance(agent, AgentWorkflow) else [agent]
+
+
+def _is_copy(agent: Any) -> bool:
+    return all(isinstance(each.llm, RecordedLLM) for each in agents_of(agent))
+
+
+def _recorded_copy(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool]) -> Any:
+    match agent:
+        case AgentWorkflow():
+            made: Any = copy(agent)
+            made.agents = {name: _copy_agent(each, listener, tools) for name, each in agent.agents.items()}
+        case BaseWorkflowAgent():
+            made = _copy_agent(agent, listener, tools)
+        case _:
+            return agent
+    made._broker_config = None  # It has the number of parallel calls of the original.
+    _bind(made, "call_tool", _call_step(_method(agent, "call_tool")))
+    _bind(made, "_call_tool", _run_tool)
+    return made
+
+
+def _copy_agent(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool]) -> Any:
+    own = [*(agent.tools or ()), *tools]
+    made = agent.model_copy(update={"llm": RecordedLLM(agent, listener), "tools": own or None})
+
+    take_step, handle_results = _method(agent, "take_step"), _method(agent, "handle_tool_call_results")
+
+    async def take_step_with_inputs(self: Any, ctx: Any, llm_input: Any, tools: Any, memory: Any) -> Any:
+        if not listener.path:  # Messages are for the turn's own agent.
+            await listener.queue.flush()
+            llm_input = await add_inputs(agent, ctx, llm_input, memory, listener.place or None)
+        return await take_step(made, ctx, llm_input, tools, memory)
+
+    async def handle_results_in_order(self: Any, ctx: Any, results: Any, memory: Any) -> None:
+        await handle_results(made, ctx, listener.in_order(results), memory)
+
+    _bind(made, "take_step", take_step_with_inputs)
+    _bind(made, "handle_tool_call_results", handle_results_in_order)
+    return made
+
+
+def _method(agent: object, name: str) -> Any:
+    """Return a method of an agent as its class has it."""
+    return getattr(type(agent), name)
+
+
+def _bind(target: Any, name: str, function: Callable[..., Any]) -> None:
+    # Not by `setattr`: a pydantic model refuses names that are no fields.
+    object.__setattr__(target, name, MethodType(function, target))
+
+
+def _call_step(inner: Any) -> Callable[..., Any]:
+    """Return the step that calls a tool, with events around it, for any number of parallel calls."""
+
+    @functools.wraps(inner)
+    async def call_tool(self: Any, ctx: Any, ev: ToolCall) -> ToolCallResult:
+        current = _running.get()
+        assert current is not None
+        listener = current[0]
+        _tool_call.set(ev)
+        is_handoff = ev.tool_name == _HANDOFF
+        with listener.working():
+            await listener.begin_call(ev, is_reported=not is_handoff)
+            result: ToolCallResult = await inner(self, ctx, ev)
+            if not is_handoff:
+                listener.end_call(result)
+            elif next_agent := await ctx.store.get("next_agent", default=None):
+                listener.record(HandoffEvent(next_agent))
+        return result
+
+    config = dataclasses.replace(inner._step_config, num_workers=MAX_PARALLEL_TOOLS)
+    call_tool._step_config = config  # type: ignore[attr-defined]
+    return call_tool
+
+
+async def _run_tool(self: Any, ctx: Any, tool: AsyncBaseTool, tool_input: dict[str, Any]) -> ToolOutput:
+    current, call = _running.get(), _tool_call.get()
+    assert current is not None
+    assert call is not None
+    inner = _method(self, "_call_tool")
+    if call.tool_name == _HANDOFF:
+        return await inner(self, ctx, tool, tool_input)
+    listener, rules = current
+    return await run_recorded(
+        listener, rules, call, tool, tool_input, ctx.store, lambda args: inner(self, AskingContext(ctx), tool, args)
+    )
