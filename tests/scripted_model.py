@@ -1,7 +1,7 @@
 """The scripted model of `turnwire.testing`, as our own tests use it, and a fixture of it on the test's event loop."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -63,7 +63,9 @@ __all__ = [
 
 
 def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the texts, calls and results of a model request, in one form for both APIs."""
+    """Return the texts, calls and results of a model request, in one form for all APIs."""
+    if "contents" in body:
+        return [entry for content in body["contents"] for entry in _gemini_entries(content)]
     entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:
         role, kind = item.get("role"), item.get("type", "message")
@@ -81,6 +83,18 @@ def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
                 function = call["function"]
                 entries.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
     return entries
+
+
+def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for part in content["parts"]:
+        if call := part.get("functionCall"):
+            yield "call", (call.get("id"), call["name"], call.get("args") or {})
+        elif result := part.get("functionResponse"):
+            response = result["response"]
+            value = response["result"] if list(response) == ["result"] else response
+            yield "result", (result.get("id"), value if isinstance(value, str) else json.dumps(value))
+        elif part.get("text"):
+            yield "assistant" if content["role"] == "model" else "user", part["text"]
 
 
 def _content(content: Any) -> str:

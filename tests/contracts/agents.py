@@ -42,12 +42,13 @@ from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
-Api = Literal["chat", "responses"]
-Ability = Literal["bounded", "edits", "lists", "reasoning", "values", "woven"]
+Api = Literal["chat", "responses", "gemini"]
+Ability = Literal["bounded", "edits", "fragments", "lists", "reasoning", "values", "woven"]
 """The abilities of an adapter:
 
 bounded    counts model calls across a suspension
 edits      runs a tool with arguments that a person has edited
+fragments  continues when the model sends arguments that are cut off
 lists      continues when the model sends a list as arguments
 reasoning  reports the model's reasoning
 values     reports the value that a tool returned, not its text

@@ -1,7 +1,7 @@
 """Queue between the tasks of an SDK's run and the generator that yields the turn's events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from turnwire.core.events import Event, EventBase, UsageEvent
 from turnwire.core.journal import TurnJournal, current_journal
 
 _MAX_QUEUED_EVENTS = 256
+_CLEAN_UP_SECONDS = 3.0
 
 
 class EventQueue:
@@ -86,3 +87,18 @@ class EmittedEvents(EventQueue):
 
     async def wait_for_room(self) -> None:
         await wait_for_room()
+
+
+async def run_events(queue: EventQueue, run: Coroutine[Any, Any, None]) -> AsyncGenerator[Event | str]:
+    """Yield the events that a run puts into its queue, which it ends with None. Raises what the run raises."""
+    running = asyncio.create_task(run)
+    try:
+        async for event in queue.events():
+            yield event
+        await running
+    finally:
+        queue.close()
+        # Cancellation stops the tools and closes the connection to the model's server.
+        running.cancel()
+        await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
+        queue.release()

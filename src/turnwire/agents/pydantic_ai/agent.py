@@ -1,7 +1,7 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing
 from copy import copy
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.event_queue import EventQueue, run_events
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
@@ -30,8 +30,6 @@ from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
-
-_CLEAN_UP_SECONDS = 3.0
 
 
 class PydanticAIAgent:
@@ -130,17 +128,9 @@ class PydanticAIAgent:
                 code="diverged",
                 retryable=True,
             )
-        running = asyncio.create_task(self._run(turn, queue))
-        try:
-            async for event in queue.events():
+        async with aclosing(run_events(queue, self._run(turn, queue))) as events:
+            async for event in events:
                 yield event
-            await running
-        finally:
-            queue.close()
-            # Cancellation stops the tools and closes the connection to the model's server.
-            running.cancel()
-            await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
-            queue.release()
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
