@@ -51,6 +51,7 @@ __all__ = [
     "garbles",
     "hangs",
     "model_server",
+    "offered_tools",
     "says",
     "scripted_model",
     "silent",
@@ -85,6 +86,17 @@ def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     return entries
 
 
+def offered_tools(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tools that a request offers to the model, by name, in one form for all APIs."""
+    tools = [tool.get("function", tool) for tool in body.get("tools") or ()]
+    if "contents" in body:
+        tools = [each for tool in tools for each in tool.get("functionDeclarations", ())]
+        # Google's servers take both spellings of a field, and its client uses both.
+        schemas = ("parametersJsonSchema", "parameters_json_schema")
+        tools = [{"parameters": tool.get(name), **tool} for tool in tools for name in schemas if name in tool]
+    return {tool["name"]: tool for tool in tools}
+
+
 def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for part in content["parts"]:
         if call := part.get("functionCall"):
@@ -92,7 +104,7 @@ def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         elif result := part.get("functionResponse"):
             response = result["response"]
             value = response["result"] if list(response) == ["result"] else response
-            yield "result", (result.get("id"), value if isinstance(value, str) else json.dumps(value))
+            yield "result", (result.get("id"), value if isinstance(value, str) else json.dumps(value, separators=(",", ":")))
         elif part.get("text"):
             yield "assistant" if content["role"] == "model" else "user", part["text"]
 
