@@ -104,7 +104,10 @@ def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         elif result := part.get("functionResponse"):
             response = result["response"]
             value = response["result"] if list(response) == ["result"] else response
-            yield "result", (result.get("id"), value if isinstance(value, str) else json.dumps(value, separators=(",", ":")))
+            yield (
+                "result",
+                (result.get("id"), value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))),
+            )
         elif part.get("text"):
             yield "assistant" if content["role"] == "model" else "user", part["text"]
 

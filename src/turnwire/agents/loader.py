@@ -217,7 +217,7 @@ KINDS = (
     ),
     Kind(
         "an agent of Google's ADK",
-        frozenset({("google.adk", "BaseAgent"), ("google.adk", "App")}),
+        frozenset({("google.adk", "BaseNode"), ("google.adk", "App")}),
         "google_adk:GoogleADKAgent",
         "google-adk",
         "google_adk.runner",

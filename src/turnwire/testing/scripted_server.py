@@ -4,8 +4,9 @@
         model = OpenAIModel("any", base_url=server.url)
 
 It serves `POST /v1/chat/completions` and `/v1/responses`, as streams or whole, `/v1/embeddings`, and at `/v1/models`
-the names in `server.models`; and Gemini's `POST /v1beta/models/…:streamGenerateContent` and `:generateContent`. An answer is not tied to an API; answers are served in order, one for each request. An
-entry of the plan may also be a function of the `ModelRequest`, for answers that depend on the question.
+the names in `server.models`; and Gemini's `POST /v1beta/models/…:streamGenerateContent` and `:generateContent`, whose
+client gets the URL without its `/v1`. An answer is not tied to an API; answers are served in order, one for each
+request. An entry of the plan may also be a function of the `ModelRequest`, for answers that depend on the question.
 
 Answers:
     says("Two words")           text. One string is sent word by word; several are sent as they are cut

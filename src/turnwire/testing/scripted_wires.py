@@ -1,7 +1,7 @@
 """Answers of a scripted model, as the server-sent events of OpenAI's two APIs and of Gemini's.
 
-`chat`, `responses` and `gemini` yield the events that the real servers send for an answer, and the gates (`asyncio.Event`) at
-which the answer waits. `scripted_server` has the helpers that make answers, and the server.
+`chat`, `responses` and `gemini` yield the events that the real servers send for an answer, and the gates
+(`asyncio.Event`) at which the answer waits. `scripted_server` has the helpers that make answers, and the server.
 """
 
 import asyncio
@@ -384,9 +384,8 @@ def gemini_response(answer: ScriptedAnswer) -> dict[str, Any]:
     """Return the whole answer to `POST /v1beta/models/…:generateContent`."""
     events = [json.loads(each[len(b"data: ") :]) for each in gemini(answer, {}) if isinstance(each, bytes)]
     candidates = [event["candidates"][0] for event in events]
-    candidate = {**candidates[-1], "content": {"role": "model", "parts": []}}
-    candidate["content"]["parts"] = [part for each in candidates for part in each["content"]["parts"] if part != {"text": ""}]
-    return {**events[-1], "candidates": [candidate]}
+    parts = [part for each in candidates for part in each["content"]["parts"] if part != {"text": ""}]
+    return {**events[-1], "candidates": [{**candidates[-1], "content": {"role": "model", "parts": parts}}]}
 
 
 def gemini_usage(usage: dict[str, int]) -> dict[str, int]:

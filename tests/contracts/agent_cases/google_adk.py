@@ -46,7 +46,9 @@ def build(
 ) -> LlmAgent:
     ours = adk_tools([each for each in tools if isinstance(each, OurTool)])
     theirs = [
-        FunctionTool(each, require_confirmation=each.__name__ in asks) for each in tools if not isinstance(each, OurTool)
+        FunctionTool(each, require_confirmation=each.__name__ in asks)
+        for each in tools
+        if not isinstance(each, OurTool)
     ]
     return LlmAgent(name=name, model=sdk_model(url, timeout), instruction="Be kind.", tools=[*ours, *theirs])
 

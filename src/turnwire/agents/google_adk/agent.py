@@ -6,17 +6,22 @@ from contextlib import aclosing
 from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent
-from google.adk.agents.run_config import RunConfig, StreamingMode, ToolThreadPoolConfig
+from google.adk.agents.run_config import (
+    RunConfig,
+    StreamingMode,  # pyright: ignore[reportPrivateImportUsage]
+    ToolThreadPoolConfig,
+)
 from google.adk.apps import App
 from google.adk.artifacts import BaseArtifactService, InMemoryArtifactService
 from google.adk.events.event import Event as SdkEvent
 from google.adk.memory import BaseMemoryService, InMemoryMemoryService
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.workflow import BaseNode
 from google.genai import types
 
 from turnwire.agents.event_queue import EventQueue, run_events
-from turnwire.agents.google_adk.approvals import AdkCheckpoint, confirmations_in, decisions_message, suspend_run
+from turnwire.agents.google_adk.approvals import AdkCheckpoint, decisions_message, suspend_run
 from turnwire.agents.google_adk.errors import explain_failure
 from turnwire.agents.google_adk.events import RunPlugin
 from turnwire.agents.google_adk.messages import content_of, sdk_events
@@ -34,7 +39,7 @@ _TOOL_THREADS = 8
 
 
 class GoogleADKAgent:
-    """An agent or app of the SDK as an agent of ours.
+    """An agent, workflow or app of the SDK as an agent of ours.
 
     `run_config` goes to the SDK's runner; its `max_llm_calls` counts over a suspension and a crash. `state` returns the
     state that a turn's session begins with, for instructions and tools. The artifact and memory services are the
@@ -48,7 +53,7 @@ class GoogleADKAgent:
 
     def __init__(
         self,
-        agent: BaseAgent | App,
+        agent: BaseNode | App,
         *,
         run_config: RunConfig | None = None,
         state: Callable[[Turn], dict[str, Any]] | None = None,
@@ -67,7 +72,7 @@ class GoogleADKAgent:
         self.takes_attachments = takes_attachments
         self._idempotent = frozenset(idempotent)
         self._editable = frozenset(editable)
-        self._app = agent if isinstance(agent, App) else App(name=_app_name(agent), root_agent=agent)
+        self._app = agent if isinstance(agent, App) else App(name=agent.name, root_agent=agent)
         self._run_config = _streaming(run_config or RunConfig())
         self._state = state
         self._artifacts = artifact_service or InMemoryArtifactService()
@@ -177,7 +182,13 @@ class GoogleADKAgent:
             app_name=runner.app_name, user_id=_user_id(turn), session_id=session_id
         )
         assert session is not None
-        raise suspend_run(session.events, plugin, self._editable)
+        raise suspend_run(
+            session.events,
+            list(plugin.pending.values()),
+            editable=lambda request: request.tool in self._editable or request.call_id in plugin.editable,
+            model_calls=plugin.model_calls,
+            has_text=plugin.has_text,
+        )
 
 
 def agents_of(root: Any) -> Iterator[BaseAgent]:
@@ -186,11 +197,6 @@ def agents_of(root: Any) -> Iterator[BaseAgent]:
         yield root
         for agent in root.sub_agents:
             yield from agents_of(agent)
-
-
-def _app_name(agent: BaseAgent) -> str:
-    # The SDK warns of an app that is named "user", and of one that is not an identifier.
-    return agent.name
 
 
 def _user_id(turn: Turn) -> str:

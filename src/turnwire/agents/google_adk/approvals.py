@@ -1,8 +1,8 @@
 """Approvals by the SDK's own tool confirmations: the checkpoint of a suspended turn has the events of its session."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from google.adk.events.event import Event
@@ -13,9 +13,6 @@ from msgspec import Struct
 from turnwire.core.approvals import Resumption, WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
-
-if TYPE_CHECKING:
-    from turnwire.agents.google_adk.events import RunPlugin
 
 # The SDK's own hint says how a client of the SDK answers.
 _DEFAULT_HINT = "Please approve or reject the tool call"
@@ -32,14 +29,13 @@ class Confirmation(Struct, frozen=True):
 
 
 class AdkCheckpoint(Struct, frozen=True):
-    """A suspended run: the events of its session, the requests, and the calls that are in the log without a result.
+    """A suspended run: the events of its session, and the requests for confirmation.
 
     `model_calls` were made so far; `has_text` is True if the answer has text already.
     """
 
     events: list[dict[str, Any]]
     pending: list[Confirmation]
-    began: list[str]
     model_calls: int
     has_text: bool = False
 
@@ -57,7 +53,8 @@ def confirmations_in(event: Event) -> Iterator[Confirmation]:
         if call.name == REQUEST_CONFIRMATION_FUNCTION_CALL_NAME:
             args = call.args or {}
             original: dict[str, Any] = args["originalFunctionCall"]
-            hint: str = (args.get("toolConfirmation") or {}).get("hint") or ""
+            confirmation: dict[str, Any] = args.get("toolConfirmation") or {}
+            hint = str(confirmation.get("hint") or "")
             yield Confirmation(
                 call.id or "",
                 original["id"],
@@ -67,24 +64,19 @@ def confirmations_in(event: Event) -> Iterator[Confirmation]:
             )
 
 
-def suspend_run(events: Sequence[Event], plugin: "RunPlugin", editable: Collection[str]) -> WaitForApproval:
+def suspend_run(
+    events: Sequence[Event],
+    pending: Sequence[Confirmation],
+    *,
+    editable: Callable[[Confirmation], bool],
+    model_calls: int,
+    has_text: bool,
+) -> WaitForApproval:
     """Return the approval requests and the checkpoint of a run that has ended with requests for confirmation."""
-    checkpoint = AdkCheckpoint(
-        [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in events],
-        list(plugin.pending.values()),
-        plugin.open_calls(),
-        plugin.model_calls,
-        plugin.has_text,
-    )
+    dumped = [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in events]
+    checkpoint = AdkCheckpoint(dumped, list(pending), model_calls, has_text)
     requests = [
-        ApprovalRequestEvent(
-            request.call_id,
-            request.tool,
-            request.args,
-            request.hint,
-            editable=request.tool in editable or request.call_id in plugin.editable,
-        )
-        for request in plugin.pending.values()
+        ApprovalRequestEvent(each.call_id, each.tool, each.args, each.hint, editable=editable(each)) for each in pending
     ]
     return WaitForApproval(requests, msgspec.json.encode(checkpoint))
 

@@ -1,10 +1,11 @@
 """The SDK's exceptions as errors that are safe to show."""
 
-import httpx
+from typing import Any
+
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
-from google.genai.errors import APIError, UnknownApiResponseError
+from google.genai.errors import APIError
 from msgspec import Struct
 
 from turnwire.core.errors import AgentError, ModelError, ToolError, TurnwireError
@@ -18,6 +19,8 @@ _WITHHELD = {
     types.FinishReason.SPII,
     types.FinishReason.IMAGE_SAFETY,
 }
+# The client of Gemini uses whichever is installed.
+_HTTP_CLIENTS = ("aiohttp", "httpcore", "httpx", "httpx2")
 
 
 class CallFailure(Struct, frozen=True):
@@ -53,16 +56,14 @@ def _explain_model(error: Exception, model: str) -> Exception:
     match error:
         case APIError():
             code, status, message = error.code, str(error.status or ""), str(error.message or "")
-            is_in_stream = error.response is None or getattr(error.response, "status_code", code) == 200
-            if is_in_stream:
+            response: Any = getattr(error, "response", None)
+            if response is None or getattr(response, "status_code", code) == 200:  # It came in the stream.
                 return reported(None, status.lower(), message)
             return refused(int(code or 500), None, status.lower(), message, model)
-        case httpx.TimeoutException() | httpx.TransportError():
-            return unreachable()
-        case UnknownApiResponseError() | ValueError():
-            return unreadable()
-        case _ if type(error).__module__.partition(".")[0] == "openai":
+        case _ if (package := type(error).__module__.partition(".")[0]) == "openai":
             return explain(error, model)
+        case _ if package in _HTTP_CLIENTS:
+            return unreachable()
         case _:
             return unreadable()
 

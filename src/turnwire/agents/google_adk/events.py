@@ -7,9 +7,8 @@ at the same time have branches, and a path each.
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
-from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.events.event import Event as SdkEvent
 from google.adk.models.llm_request import LlmRequest
@@ -38,7 +37,6 @@ from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
 from turnwire.core.approvals import Decision, Resumption
 from turnwire.core.errors import AgentError, ToolError
 from turnwire.core.events import (
-    Event,
     HandoffEvent,
     ReasoningEvent,
     TokenEvent,
@@ -129,9 +127,6 @@ class RunPlugin(BasePlugin):
         self.model_calls = checkpoint.model_calls
         self._calls = {request.call_id: _ToolCall(request.tool, None, self.path) for request in checkpoint.pending}
         self._decisions = {decision.call_id: decision for decision in resumption.decisions}
-
-    def open_calls(self) -> list[str]:
-        return list(self._calls)
 
     # Text
 
@@ -278,7 +273,7 @@ class RunPlugin(BasePlugin):
             self.queue.put(ToolCallEvent(call_id, tool.name, plain(tool_args), agent_path=branch.path))
         await self.queue.flush()
         set_running_call(call_id)
-        _calling.set(self if branch.path == self.path else _BranchRun(self.queue, branch.path))
+        _caller.set(Caller(self.queue, branch.path))
         decision = self._decisions.get(call_id)
         if decision is not None and decision.approved and decision.requested_args is not None:
             tool_args.clear()
@@ -320,12 +315,15 @@ class RunPlugin(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
     ) -> dict[str, Any] | None:
         if isinstance(tool, TransferToAgentTool):
-            self.queue.put(HandoffEvent(str(tool_args.get("agent_name", "")), agent_path=self._branch(tool_context).path))
+            self.queue.put(
+                HandoffEvent(str(tool_args.get("agent_name", "")), agent_path=self._branch(tool_context).path)
+            )
             return None
         call_id = tool_context.function_call_id or ""
         if call_id in tool_context.actions.requested_tool_confirmations:
             if isinstance(tool, AdkTool) and tool.tool.editable:
                 self.editable.add(call_id)
+            tool_context.actions.skip_summarization = True  # The run ends here, before another model call.
             self._close(self._calls[call_id])
             return None
         if (decision := self._decisions.get(call_id)) is not None and not decision.approved:
@@ -337,7 +335,7 @@ class RunPlugin(BasePlugin):
         call = self._calls.pop(call_id, None)
         if call is None:
             return
-        error = result["error"] if isinstance(result, dict) and list(result) == ["error"] else None
+        error = _error_in(result)
         failed = call.failure is not None or error is not None
         if call.journaled is not None and call.journaled.is_live:
             record_result(call.journaled, result, failed, context)
@@ -377,23 +375,19 @@ class RunPlugin(BasePlugin):
                 self._put_result(call_id, call, False, call.failure or f"Error: {error}")
 
 
-class SubRunPlugin(RunPlugin):
-    """Recorder of a run that a tool starts."""
-
-
-class _BranchRun(Struct, frozen=True):
-    """A branch of a run, whose tools may start runs."""
+class Caller(Struct, frozen=True):
+    """The agent whose tool is running, which may start a run."""
 
     queue: EventQueue
     path: Path
 
 
-_calling: ContextVar[RunPlugin | _BranchRun | None] = ContextVar("turnwire_google_adk_run", default=None)
+_caller: ContextVar[Caller | None] = ContextVar("turnwire_google_adk_caller", default=None)
 
 
-def calling_run() -> RunPlugin | _BranchRun | None:
-    """Return the run whose tool is running in this context."""
-    return _calling.get()
+def current_caller() -> Caller | None:
+    """Return the agent whose tool is running in this context."""
+    return _caller.get()
 
 
 def _end(branch: _Branch) -> None:
@@ -401,6 +395,12 @@ def _end(branch: _Branch) -> None:
     if branch.reply is not None:
         branch.reply.__exit__(None, None, None)
         branch.reply = None
+
+
+def _error_in(result: Any) -> Any:
+    """Return the error of a tool that has reported one in the SDK's way, or None."""
+    fields = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+    return fields["error"] if list(fields) == ["error"] else None
 
 
 def _text_parts(response: LlmResponse) -> list[types.Part]:

@@ -1,6 +1,6 @@
 """Recording of the runs that a turn's tools start: agents as tools, and a `Runner` in a tool.
 
-The SDK has no hook for a run that another run starts, so `Runner.run_async` is wrapped: it gives every run inside a turn
+The SDK has no hook for a run that another run starts, so `Runner.run_async` is wrapped: every run inside a turn gets
 a plugin that records it. Runs outside a turn are left unchanged.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.agents.run_config import RunConfig, StreamingMode  # pyright: ignore[reportPrivateImportUsage]
 from google.adk.runners import Runner
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.event_queue import EmittedEvents
-from turnwire.agents.google_adk.events import RunPlugin, SubRunPlugin, calling_run
+from turnwire.agents.google_adk.events import RunPlugin, current_caller
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
 
@@ -44,13 +44,13 @@ def install_runner() -> None:
 
 async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> AsyncGenerator[Any]:
     """Run an agent with a plugin of its own, in place of the one of the run that has started it."""
-    outer = calling_run()
+    outer = current_caller()
     # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
     is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
     queue = outer.queue if outer and is_read else EmittedEvents()
     place = queue.journal.place("run") if queue.journal else ""
     path = enter_agent(outer.path if outer else (), runner.agent.name, place=place)
-    plugin = SubRunPlugin(queue, path, place)
+    plugin = RunPlugin(queue, path, place)
     config: RunConfig = options.pop("run_config", None) or RunConfig()
     is_streamed = config.streaming_mode == StreamingMode.SSE
     streaming = config.model_copy(update={"streaming_mode": StreamingMode.SSE})
@@ -63,8 +63,8 @@ async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> Async
                     yield event
         if plugin.pending:
             raise AgentError(
-                f"the agent {runner.agent.name!r} needs an approval in a run of its own, which the SDK cannot continue; "
-                "give its tools to the agent of the turn, or make it one of that agent's `sub_agents`"
+                f"the agent {runner.agent.name!r} needs an approval in a run of its own, which the SDK cannot "
+                "continue; give its tools to the agent of the turn, or make it one of that agent's `sub_agents`"
             )
     finally:
         plugin.detach()

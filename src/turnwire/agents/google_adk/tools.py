@@ -3,10 +3,10 @@
 agent = LlmAgent(name="helper", model="gemini-3-flash", tools=adk_tools([weather, delete_file]))
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from google.adk.agents import BaseAgent, LlmAgent
+from google.adk.agents import BaseAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -61,7 +61,8 @@ def _declaration(name: str, description: str, parameters: dict[str, Any]) -> typ
 
 def tool_names(agent: BaseAgent) -> Iterator[str]:
     """Yield the names of the functions and tools of an agent."""
-    for tool in agent.tools if isinstance(agent, LlmAgent) else ():
+    tools: Sequence[Any] = getattr(agent, "tools", ())
+    for tool in tools:
         name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
         if isinstance(name, str):
             yield name
