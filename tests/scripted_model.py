@@ -59,6 +59,7 @@ __all__ = [
     "too_long",
     "toy_embedding",
     "truncates",
+    "use_scripted_model",
     "words",
 ]
 
@@ -116,6 +117,14 @@ def _content(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return content or ""
+
+
+def use_scripted_model(monkeypatch: pytest.MonkeyPatch, server: ScriptedModel) -> None:
+    """Let clients that are configured by the environment ask this server, also those that nobody closes."""
+    server.keeps_alive = False
+    addresses = {"OPENAI_BASE_URL": server.url, "GOOGLE_GEMINI_BASE_URL": server.url.removesuffix("/v1")}
+    for name, value in {**addresses, "OPENAI_API_KEY": "none", "GOOGLE_API_KEY": "none"}.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

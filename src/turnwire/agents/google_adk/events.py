@@ -273,7 +273,7 @@ class RunPlugin(BasePlugin):
             self.queue.put(ToolCallEvent(call_id, tool.name, plain(tool_args), agent_path=branch.path))
         await self.queue.flush()
         set_running_call(call_id)
-        _caller.set(Caller(self.queue, branch.path))
+        _caller.set(ToolCaller(self.queue, branch.path))
         decision = self._decisions.get(call_id)
         if decision is not None and decision.approved and decision.requested_args is not None:
             tool_args.clear()
@@ -375,17 +375,17 @@ class RunPlugin(BasePlugin):
                 self._put_result(call_id, call, False, call.failure or f"Error: {error}")
 
 
-class Caller(Struct, frozen=True):
+class ToolCaller(Struct, frozen=True):
     """The agent whose tool is running, which may start a run."""
 
     queue: EventQueue
     path: Path
 
 
-_caller: ContextVar[Caller | None] = ContextVar("turnwire_google_adk_caller", default=None)
+_caller: ContextVar[ToolCaller | None] = ContextVar("turnwire_google_adk_caller", default=None)
 
 
-def current_caller() -> Caller | None:
+def current_caller() -> ToolCaller | None:
     """Return the agent whose tool is running in this context."""
     return _caller.get()
 
