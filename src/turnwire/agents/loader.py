@@ -222,6 +222,13 @@ KINDS = (
         "google-adk",
         "google_adk.runner",
     ),
+    Kind(
+        "an agent or team of agno",
+        frozenset({("agno", "Agent"), ("agno", "Team")}),
+        "agno:AgnoAgent",
+        "agno",
+        "agno.runner",
+    ),
 )
 
 
