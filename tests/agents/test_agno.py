@@ -137,7 +137,7 @@ async def test_approval_in_a_sub_agent_fails_and_says_why(model: OpenAIChat, mod
 
     async def ask_clerk(task: str) -> str:
         """Ask the clerk."""
-        return (await clerk.arun(task)).content
+        return str((await clerk.arun(task)).content)
 
     model_server.plan(calls(("ask_clerk", {"task": "Write."})), calls(("send", {"to": "bob"}), ids=["call_w"]))
     model_server.plan(says("It could not be sent."))

@@ -48,7 +48,7 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
 
     async def ask_scout(question: str) -> str:
         """Ask the scout."""
-        return (await scout.arun(question)).content
+        return str((await scout.arun(question)).content)
 
     return Agent(name="Chief", model=scout.model, instructions="Lead.", tools=[ask_scout])
 
@@ -59,7 +59,7 @@ def build_office(url: str, tools: Mapping[str, Any]) -> Agent:
 
     async def ask_scout(input: str) -> str:
         """Ask the scout."""
-        return (await scout.arun(input)).content
+        return str((await scout.arun(input)).content)
 
     plain = [tools["look"], tools["count"], tools["pay"], tools["pick"]]
     own = [*plain, ask_scout, tool(requires_confirmation=True)(tools["send"])]

@@ -143,11 +143,11 @@ class AgnoRun:
         runnable = {call.call_id for call in calls}
         for request in message.tool_calls or ():
             if request.get("id") not in runnable:
-                function = request.get("function") or {}
+                function: dict[str, Any] = request.get("function") or {}
+                name = str(function.get("name") or "")
                 refusal = next((each for each in messages if each.tool_call_id == request.get("id")), None)
-                args = read_arguments(function.get("arguments") or "") or {}
-                self._begin_call(request["id"], function.get("name") or "", args)
-                self.end_call(request["id"], function.get("name") or "", False, refusal and refusal.content, None)
+                self._begin_call(request["id"], name, read_arguments(function.get("arguments") or "") or {})
+                self.end_call(request["id"], name, False, refusal and refusal.content, None)
         for call in calls:
             if (tool := tool_of(call.function)) is not None:
                 needs = bool(tool.requires_approval(call.arguments or {}))
@@ -202,6 +202,8 @@ class AgnoRun:
             if not call.is_live:
                 return restore_result(call, function_call)
             outcome = await execute(function_call)
+            # Parallel runs first record the replies that the log has, so that a crash takes back as little as possible.
+            await asyncio.sleep(0)
             record_result(call, outcome[3])
         return outcome
 

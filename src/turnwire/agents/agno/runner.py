@@ -123,7 +123,9 @@ def _record_whole(inner: Any) -> Any:
         try:
             if call is not None and not call.is_live:
                 reply = await run.repeat_reply(call, assistant_message)
-                model_response.content, model_response.reasoning_content = reply.content, reply.reasoning_content
+                # The SDK joins the texts of all replies of such a run.
+                model_response.content = f"{model_response.content or ''}{reply.content or ''}" or None
+                model_response.reasoning_content = reply.reasoning_content
                 return None
             await inner(model, **details, **options)
             content, reasoning = assistant_message.content, assistant_message.reasoning_content

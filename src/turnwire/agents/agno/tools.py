@@ -5,9 +5,9 @@ agent = Agent(model=OpenAIChat("gpt-5-mini"), tools=agno_tools([weather, delete_
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 from agno.exceptions import AgentRunException
 from agno.tools.function import Function as SdkFunction
@@ -65,13 +65,17 @@ def _sdk_function(name: str, description: str, parameters: dict[str, Any], call:
 
 def tool_of(function: SdkFunction) -> Tool | None:
     """Return our tool behind a function of the SDK."""
-    return getattr(function.entrypoint, _TOOL, None)
+    return getattr(_entrypoint(function), _TOOL, None)
+
+
+def _entrypoint(function: SdkFunction) -> Any:
+    return function.entrypoint  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def tool_names(agent: Any) -> Iterator[str]:
     """Yield the names of the functions that are tools of an agent or team."""
-    tools: Sequence[Any] = agent.tools if isinstance(agent.tools, list) else ()
-    for tool in tools:
+    tools: Any = getattr(agent, "tools", None)
+    for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
         name = tool.name if isinstance(tool, SdkFunction) else getattr(tool, "__name__", None)
         if isinstance(name, str):
             yield name
@@ -82,27 +86,25 @@ def tool_names(agent: Any) -> Iterator[str]:
 
 def guarded(function: SdkFunction) -> SdkFunction:
     """Return the same function, whose exceptions have a text that is safe for the model and the log."""
-    entrypoint: Any = function.entrypoint
+    entrypoint = _entrypoint(function)
     if inspect.isasyncgenfunction(entrypoint) or inspect.isgeneratorfunction(entrypoint) or entrypoint is None:
         return function
-    if inspect.iscoroutinefunction(entrypoint):
 
-        @functools.wraps(entrypoint)
-        async def call(*args: Any, **options: Any) -> Any:
-            try:
-                return await entrypoint(*args, **options)
-            except Exception as error:
-                raise _safe(function.name, error) from error
-    else:
+    @functools.wraps(entrypoint)
+    async def call_async(*args: Any, **options: Any) -> Any:
+        try:
+            return await entrypoint(*args, **options)
+        except Exception as error:
+            raise _safe(function.name, error) from error
 
-        @functools.wraps(entrypoint)
-        def call(*args: Any, **options: Any) -> Any:
-            try:
-                return entrypoint(*args, **options)
-            except Exception as error:
-                raise _safe(function.name, error) from error
+    @functools.wraps(entrypoint)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return entrypoint(*args, **options)
+        except Exception as error:
+            raise _safe(function.name, error) from error
 
-    return changed(function, entrypoint=call)
+    return changed(function, entrypoint=call_async if inspect.iscoroutinefunction(entrypoint) else call)
 
 
 def changed(function: SdkFunction, **fields: Any) -> SdkFunction:
