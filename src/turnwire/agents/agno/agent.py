@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from agno.agent import Agent
@@ -80,20 +81,12 @@ class AgnoAgent:
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue = EventQueue()
-        if turn.progress and turn.resumption is None and queue.journal is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
-        async with aclosing(run_events(queue, self._run(turn, queue))) as events:
-            async for event in events:
-                yield event
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
-        run = AgnoRun(queue, place=queue.journal.place("run") if queue.journal else "")
+        place = queue.journal.place("run") if queue.journal else ""
+        run = AgnoRun(queue, place=place, agent=self._agent.name or "")
         run.max_calls = self._max_calls
         run.client_functions = client_functions(client_tools(turn.options))
         try:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent
@@ -29,7 +30,6 @@ from turnwire.agents.google_adk.runner import install_runner
 from turnwire.agents.google_adk.tools import tool_names
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
 from turnwire.core.turns import Turn
@@ -100,17 +100,8 @@ class GoogleADKAgent:
         name = next((name for name, model in models if isinstance(model, str) and model.startswith("gemini")), None)
         return [] if name is None else [f"the agent {name!r} calls Gemini, and there is no key; set GOOGLE_API_KEY"]
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue = EventQueue()
-        if turn.progress and turn.resumption is None and queue.journal is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
-        async with aclosing(run_events(queue, self._run(turn, queue))) as events:
-            async for event in events:
-                yield event
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         plugin = RunPlugin(queue, place=queue.journal.place("run") if queue.journal else "")

@@ -1,8 +1,8 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 from pydantic_ai import AgentStreamEvent, DeferredToolRequests, TextOutput
@@ -23,7 +23,6 @@ from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
@@ -120,17 +119,8 @@ class PydanticAIAgent:
         agent._options = {**self._options, "model": OpenAIChatModel(address.name, provider=provider)}
         return agent
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue = EventQueue()
-        if turn.progress and turn.resumption is None and queue.journal is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
-        async with aclosing(run_events(queue, self._run(turn, queue))) as events:
-            async for event in events:
-                yield event
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
