@@ -30,8 +30,7 @@ pytestmark = IGNORED
 async def model(model_server: ScriptedModel) -> AsyncIterator[OpenAIChat]:
     model = sdk_model(model_server.url, BOUND)
     yield model
-    if model.async_client is not None:
-        await model.async_client.close()
+    await model.http_client.aclose()  # type: ignore[union-attr]
 
 
 async def whole_turn(agent: Any) -> list[Event]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 from agno.agent import Agent
 from agno.models.openai import OpenAIChat
 from agno.tools import tool
@@ -23,7 +24,9 @@ PROVIDER_TOOL_ID_CONFIG["openai_chat"]["prefix"] = None
 
 
 def sdk_model(url: str, timeout: float) -> OpenAIChat:
-    return OpenAIChat("small", base_url=url, api_key="none", max_retries=0, timeout=timeout)
+    # The SDK may copy a model with its client, so no connection is kept that nobody would close.
+    client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
+    return OpenAIChat("small", base_url=url, api_key="none", max_retries=0, timeout=timeout, http_client=client)
 
 
 def build(
@@ -75,5 +78,4 @@ def adapt(built: Agent, *, max_turns: int) -> AgnoAgent:
 
 
 async def close(built: Agent) -> None:
-    if built.model.async_client is not None:  # type: ignore[union-attr]
-        await built.model.async_client.close()  # type: ignore[union-attr]
+    await built.model.http_client.aclose()  # type: ignore[union-attr]
