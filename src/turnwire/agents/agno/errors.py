@@ -9,14 +9,14 @@ from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.models.errors import explain, refused, unreadable
 
 
-class ModelFailure(Struct, frozen=True):
+class ReplyFailure(Struct, frozen=True):
     """An exception of a model call, and the model's name."""
 
     error: Exception
     model: str
 
 
-def explain_failure(error: Exception, failure: ModelFailure | None) -> Exception:
+def explain_failure(error: Exception, failure: ReplyFailure | None) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
     if isinstance(error, TurnwireError):
         return error

@@ -25,7 +25,7 @@ from turnwire.agents.agno.continuation import (
     restore_reply,
     restore_result,
 )
-from turnwire.agents.agno.errors import ModelFailure, limit_reached
+from turnwire.agents.agno.errors import ReplyFailure, limit_reached
 from turnwire.agents.agno.tools import changed, guarded, tool_of
 from turnwire.agents.event_queue import EventQueue
 from turnwire.core.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
@@ -52,7 +52,7 @@ class AgnoRun:
         self.client_functions: Sequence[Function] = ()
         self.max_calls: int | None = None
         self.model_calls = 0
-        self.failure: ModelFailure | None = None
+        self.failure: ReplyFailure | None = None
         self.decided: set[str] = set()
         self.editable: set[str] = set()
         self.has_text = False
@@ -84,7 +84,7 @@ class AgnoRun:
         self._begins_reply, self._finish_reason, self._reads_finish = True, None, False
         self.model_calls += 1
         if self.max_calls is not None and self.model_calls > self.max_calls:
-            self.failure = ModelFailure(limit_reached(), model.id)
+            self.failure = ReplyFailure(limit_reached(), model.id)
             raise self.failure.error
         await self.queue.flush()
         inputs = current_inputs()
@@ -134,7 +134,7 @@ class AgnoRun:
             record_reply(call, message, usage)
 
     def note_failure(self, error: Exception, model: Model) -> None:
-        self.failure = self.failure or ModelFailure(error, model.id)
+        self.failure = self.failure or ReplyFailure(error, model.id)
 
     # Tools
 
