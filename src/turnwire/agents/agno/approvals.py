@@ -58,8 +58,8 @@ def resume_output(checkpoint: AgnoCheckpoint, resumption: Resumption, run: AgnoR
     decisions = {decision.call_id: decision for decision in resumption.decisions}
     run.decided = set(decisions)
     output = RunOutput.from_dict(checkpoint.output)
-    asked = [requirement.tool_execution for requirement in output.requirements or ()]
-    for tool in [*(output.tools or ()), *asked]:
+    executions = [requirement.tool_execution for requirement in output.requirements or ()]
+    for tool in [*(output.tools or ()), *executions]:
         decision = decisions.get(tool.tool_call_id or "") if tool is not None else None
         if tool is None or decision is None:
             continue
