@@ -1,7 +1,7 @@
 """The scripted model of `turnwire.testing`, as our own tests use it, and a fixture of it on the test's event loop."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +51,7 @@ __all__ = [
     "garbles",
     "hangs",
     "model_server",
+    "offered_tools",
     "says",
     "scripted_model",
     "silent",
@@ -58,12 +59,15 @@ __all__ = [
     "too_long",
     "toy_embedding",
     "truncates",
+    "use_scripted_model",
     "words",
 ]
 
 
 def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the texts, calls and results of a model request, in one form for both APIs."""
+    """Return the texts, calls and results of a model request, in one form for all APIs."""
+    if "contents" in body:
+        return [entry for content in body["contents"] for entry in _gemini_entries(content)]
     entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:
         role, kind = item.get("role"), item.get("type", "message")
@@ -83,10 +87,44 @@ def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     return entries
 
 
+def offered_tools(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tools that a request offers to the model, by name, in one form for all APIs."""
+    tools = [tool.get("function", tool) for tool in body.get("tools") or ()]
+    if "contents" in body:
+        tools = [each for tool in tools for each in tool.get("functionDeclarations", ())]
+        # Google's servers take both spellings of a field, and its client uses both.
+        schemas = ("parametersJsonSchema", "parameters_json_schema")
+        tools = [{"parameters": tool.get(name), **tool} for tool in tools for name in schemas if name in tool]
+    return {tool["name"]: tool for tool in tools}
+
+
+def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for part in content["parts"]:
+        if call := part.get("functionCall"):
+            yield "call", (call.get("id"), call["name"], call.get("args") or {})
+        elif result := part.get("functionResponse"):
+            response = result["response"]
+            value = response["result"] if list(response) == ["result"] else response
+            yield (
+                "result",
+                (result.get("id"), value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))),
+            )
+        elif part.get("text"):
+            yield "assistant" if content["role"] == "model" else "user", part["text"]
+
+
 def _content(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return content or ""
+
+
+def use_scripted_model(monkeypatch: pytest.MonkeyPatch, server: ScriptedModel) -> None:
+    """Let clients that are configured by the environment ask this server, also those that nobody closes."""
+    server.keeps_alive = False
+    addresses = {"OPENAI_BASE_URL": server.url, "GOOGLE_GEMINI_BASE_URL": server.url.removesuffix("/v1")}
+    for name, value in {**addresses, "OPENAI_API_KEY": "none", "GOOGLE_API_KEY": "none"}.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

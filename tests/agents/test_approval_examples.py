@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.turns import followed
-from tests.scripted_model import ScriptedModel, calls, model_server, says
+from tests.scripted_model import ScriptedModel, calls, model_server, says, use_scripted_model
 from tests.serving import serving
 from turnwire.core.events import ToolResultEvent
 
@@ -14,18 +14,17 @@ __all__ = ["model_server"]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LETTER = {"to": "Bob", "text": "Hello"}
+NAMES = [f"{sdk}_approval" for sdk in ("adk", "agents", "agno", "langgraph", "llama", "pydantic")]
 
 
 @pytest.mark.rotated("approved")
 @pytest.mark.parametrize("approved", [True, False], ids=["allowed", "denied"])
-@pytest.mark.parametrize("name", ["agents_approval", "langgraph_approval", "llama_approval", "pydantic_approval"])
+@pytest.mark.parametrize("name", NAMES)
 async def test_a_letter_waits_for_a_person(
     name: str, approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    model_server.keeps_alive = False
+    use_scripted_model(monkeypatch, model_server)
     model_server.plan(calls(("send_letter", LETTER)), says("As you wish."))
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None

@@ -44,12 +44,13 @@ from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
-Api = Literal["chat", "responses"]
+Api = Literal["chat", "responses", "gemini"]
 Ability = Literal[
     "approvals",
     "bounded",
     "edits",
     "files",
+    "fragments",
     "lists",
     "reasoning",
     "steering",
@@ -63,6 +64,7 @@ approvals  suspends a turn for tools that need approval
 bounded    counts model calls across a suspension
 edits      runs a tool with arguments that a person has edited
 files      passes files of messages to the model
+fragments  continues when the model sends arguments that are cut off
 lists      continues when the model sends a list as arguments
 reasoning  reports the model's reasoning
 steering   takes messages into a running turn

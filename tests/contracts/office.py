@@ -14,10 +14,10 @@ of the message is the tag of the turn, which is in all arguments. A message that
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from tests.scripted_model import Answer, Request, calls, conversation_of, says
+from tests.scripted_model import Answer, Request, calls, conversation_of, offered_tools, says
 from turnwire import ask
 from turnwire.tools import progress
 
@@ -77,7 +77,7 @@ def reply(request: Request, final: str = FINAL) -> Answer:
     """Return the answer to a request of any agent of the office."""
     message, tag = _first_message(request.body), tag_of(request)
     ended = {entry[0] for kind, entry in conversation_of(request.body) if kind == "result"}
-    offered = _offered(request.body)
+    offered = offered_tools(request.body)
     if message.startswith("Report"):
         city = message.split()[1]
         if f"r-{city}" not in ended:
@@ -117,8 +117,3 @@ def _reply_with_waits(tag: str, ended: set[str]) -> Answer:
 
 def _first_message(body: dict[str, Any]) -> str:
     return next(entry for kind, entry in conversation_of(body) if kind == "user")
-
-
-def _offered(body: dict[str, Any]) -> set[str]:
-    tools: Sequence[dict[str, Any]] = body.get("tools") or ()
-    return {tool.get("function", tool)["name"] for tool in tools}

@@ -348,7 +348,7 @@ async def test_invalid_arguments_are_reported_to_the_model(
         ran.append(city)
         return f"Sunny in {city}"
 
-    continues = arguments != "[1]" or case.can("lists")
+    continues = case.can("lists") if arguments == "[1]" else not arguments.endswith("Os") or case.can("fragments")
     model_server.plan(calls(("weather", arguments)))
     if continues:
         model_server.plan(calls(("weather", {"city": "Rome"}), ids=["call_9"]), says("Done."))

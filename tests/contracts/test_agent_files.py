@@ -37,6 +37,8 @@ async def send(desk: Desk, message: str, *blobs: Blob, **fields: Any) -> TurnRec
 
 def user_messages(body: dict[str, Any]) -> list[Any]:
     """Return the contents of the user's messages in a request to the model, over both APIs."""
+    if "contents" in body:
+        return [content["parts"] for content in body["contents"] if content["role"] == "user"]
     messages = body.get("messages") or body["input"]
     return [message["content"] for message in messages if message.get("role") == "user"]
 
@@ -56,7 +58,12 @@ def files(content: Any) -> list[tuple[str, bytes]]:
 
 
 def _urls(part: dict[str, Any]) -> list[tuple[str, str]]:
-    match part["type"]:
+    if file := part.get("inlineData") or part.get("fileData"):  # Gemini's
+        media_type = file.get("mimeType") or file["mime_type"]
+        kind = "image" if media_type.startswith("image/") else "file"
+        data = file.get("data", "").replace("-", "+").replace("_", "/")  # The alphabet for URLs.
+        return [(kind, file.get("file_uri") or f"data:{media_type};base64,{data}")]
+    match part.get("type"):
         case "image_url":
             return [("image", part["image_url"]["url"])]
         case "input_image":

@@ -14,7 +14,7 @@ from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, settle, wait_until_suspended
 from tests.examples import some
 from tests.lost_connections import IGNORED, lost_connections_are_collected
-from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, says
+from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, offered_tools, says
 from turnwire import ask
 from turnwire.core.codec import begins_wait
 from turnwire.core.errors import ClientToolConflictError
@@ -72,12 +72,6 @@ class Bank:
             return f"snow in {city}"
 
         self.tools = [pay, look]
-
-
-def offered(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the tools that a request offers to the model, by name."""
-    tools = [tool.get("function", tool) for tool in body.get("tools") or ()]
-    return {tool["name"]: tool for tool in tools}
 
 
 async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
@@ -140,11 +134,11 @@ async def test_client_tool_is_offered_beside_the_server_s_and_its_result_reaches
     assert only(events, ToolResultEvent) == [ToolResultEvent("c1", "locate", True, "Oslo, Karl Johans gate")]
     assert text(events) == "Where?\n\nIn Oslo."
     first, second, later = model_server.bodies
-    assert set(offered(first)) == set(offered(second)) == {"pay", "look", "locate"}
-    assert offered(first)["locate"]["description"] == "Find the user."
-    assert offered(first)["locate"]["parameters"]["properties"] == {"exact": {"type": "boolean"}}
+    assert set(offered_tools(first)) == set(offered_tools(second)) == {"pay", "look", "locate"}
+    assert offered_tools(first)["locate"]["description"] == "Find the user."
+    assert offered_tools(first)["locate"]["parameters"]["properties"] == {"exact": {"type": "boolean"}}
     assert results(second) == [("c1", "Oslo, Karl Johans gate")]
-    assert "locate" not in offered(later)
+    assert "locate" not in offered_tools(later)
     assert results(later) == [("c1", "Oslo, Karl Johans gate")]
 
 
@@ -301,7 +295,7 @@ async def test_question_of_a_sub_agent_s_tool_suspends_the_whole_turn(
     assert (event.call_id, event.agent_path) == ("p1", ("Scout",))
     assert bank.paid == ["main to bob"]
     assert len(model_server.bodies) == 4
-    assert ["locate" in offered(body) for body in model_server.bodies] == [True, False, False, True]
+    assert ["locate" in offered_tools(body) for body in model_server.bodies] == [True, False, False, True]
 
 
 # Replays and forks

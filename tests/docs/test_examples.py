@@ -16,7 +16,15 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
+from tests.scripted_model import (
+    Request,
+    ScriptedModel,
+    calls,
+    conversation_of,
+    model_server,
+    says,
+    use_scripted_model,
+)
 from tests.serving import PATIENCE, error_of, quick_settings, saying, serving, within
 from turnwire import Turnwire
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
@@ -47,9 +55,7 @@ def test_links_to_files_exist() -> None:
 
 
 def use_tool(request: Request) -> Answer:
-    results = {"tool", "function_call_output"}
-    messages = request.body.get("messages") or request.body["input"]
-    has_result = any(results & {message.get("role"), message.get("type")} for message in messages)
+    has_result = any(kind == "result" for kind, _ in conversation_of(request.body))
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
@@ -80,9 +86,7 @@ async def test_example_answers_a_message(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # Some examples name no data folder.
-    monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    model_server.keeps_alive = False
+    use_scripted_model(monkeypatch, model_server)
     model_server.plan(use_tool, use_tool)
     module = load(example)
     mounted = hasattr(module, "turnwire")

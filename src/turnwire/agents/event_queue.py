@@ -1,17 +1,19 @@
 """Queue between the tasks of an SDK's run and the generator that yields the turn's events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.emit import emit, wait_for_room
-from turnwire.core.errors import TurnwireError
+from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import Event, EventBase, UsageEvent
 from turnwire.core.journal import TurnJournal, current_journal
+from turnwire.core.turns import Turn
 
 _MAX_QUEUED_EVENTS = 256
+_CLEAN_UP_SECONDS = 3.0
 
 
 class EventQueue:
@@ -86,3 +88,28 @@ class EmittedEvents(EventQueue):
 
     async def wait_for_room(self) -> None:
         await wait_for_room()
+
+
+async def run_events(turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]]) -> AsyncGenerator[Event | str]:
+    """Yield the events that a run puts into its queue, which it ends with None. Raises what the run raises.
+
+    Raises AgentError for a turn that a version without journals has begun: its calls are not known.
+    """
+    queue = EventQueue()
+    if turn.progress and turn.resumption is None and queue.journal is None:
+        raise AgentError(
+            "The answer was begun by an older version of the server; send the message again.",
+            code="diverged",
+            retryable=True,
+        )
+    running = asyncio.create_task(run(queue))
+    try:
+        async for event in queue.events():
+            yield event
+        await running
+    finally:
+        queue.close()
+        # Cancellation stops the tools and closes the connection to the model's server.
+        running.cancel()
+        await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
+        queue.release()

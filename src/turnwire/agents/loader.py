@@ -222,6 +222,20 @@ KINDS = (
         "llama-index",
         "llama_index.runner",
     ),
+    Kind(
+        "an agent of Google's ADK",
+        frozenset({("google.adk", "BaseNode"), ("google.adk", "App")}),
+        "google_adk:GoogleADKAgent",
+        "google-adk",
+        "google_adk.runner",
+    ),
+    Kind(
+        "an agent or team of agno",
+        frozenset({("agno", "Agent"), ("agno", "Team")}),
+        "agno:AgnoAgent",
+        "agno",
+        "agno.runner",
+    ),
 )
 
 
@@ -238,8 +252,9 @@ def kind_of(value: Any) -> Kind | None:
     """Return the SDK whose agent the object is, or None."""
     if inspect.isclass(value):
         return None
-    # Compare the top-level package only: SDKs move their classes between their own modules.
-    classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
+    # Compare the package only, which may be in a namespace: SDKs move their classes between their own modules.
+    bases = [(base.__module__.split("."), base.__name__) for base in type(value).__mro__]
+    classes = {(".".join(parts[:depth]), name) for parts, name in bases for depth in (1, 2)}
     return next((kind for kind in KINDS if kind.classes & classes), None)
 
 

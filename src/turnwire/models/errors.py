@@ -13,7 +13,8 @@ logger = logging.getLogger("turnwire.models")
 
 # Servers report it as a code, as a type, or only in the message.
 _TOO_LONG = re.compile(
-    r"context[_ -]?(length|size|window)|(prompt|input|request) (is )?too (long|large)|too many (input )?tokens",
+    r"context[_ -]?(length|size|window)|(prompt|input|request) (is )?too (long|large)|too many (input )?tokens"
+    r"|input token count .{0,20}exceeds",
     re.IGNORECASE,
 )
 _RATE_LIMITED = re.compile(r"rate_?limit|insufficient_quota", re.IGNORECASE)

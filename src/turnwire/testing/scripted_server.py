@@ -4,8 +4,9 @@
         model = OpenAIModel("any", base_url=server.url)
 
 It serves `POST /v1/chat/completions` and `/v1/responses`, as streams or whole, `/v1/embeddings`, and at `/v1/models`
-the names in `server.models`. An answer is not tied to an API; answers are served in order, one for each request. An
-entry of the plan may also be a function of the `ModelRequest`, for answers that depend on the question.
+the names in `server.models`; and Gemini's `POST /v1beta/models/…:streamGenerateContent` and `:generateContent`, whose
+client gets the URL without its `/v1`. An answer is not tied to an API; answers are served in order, one for each
+request. An entry of the plan may also be a function of the `ModelRequest`, for answers that depend on the question.
 
 Answers:
     says("Two words")           text. One string is sent word by word; several are sent as they are cut
@@ -51,11 +52,15 @@ from turnwire.testing.scripted_wires import (
     Wire,
     chat,
     chat_completion,
+    gemini,
+    gemini_error,
+    gemini_response,
     response_object,
     responses,
 )
 
 _PATIENCE_SECONDS = 60.0
+_GEMINI_PATH = re.compile(r"/v1beta/models/[^/:]+:(streamGenerateContent|generateContent)(?:\?.*)?")
 
 
 @dataclass(frozen=True)
@@ -250,6 +255,8 @@ class ScriptedModel:
             return await self._answer_embeddings(request, connection)
         if request.path == "/v1/models":
             return await self._answer_models(connection)
+        if found := _GEMINI_PATH.fullmatch(request.path):
+            return await self._answer_gemini(request, connection, streams=found[1] == "streamGenerateContent")
         wire = {"/v1/chat/completions": chat, "/v1/responses": responses}.get(request.path)
         if wire is None:
             return await connection.send_failure(fails(404, message=f"There is no {request.path}."))
@@ -261,6 +268,16 @@ class ScriptedModel:
             await connection.send_json(200, {}, whole)
             return True
         return await self._watched(connection.send_answer(reply, wire, request.body), connection)
+
+    async def _answer_gemini(self, request: ModelRequest, connection: "_Connection", *, streams: bool) -> bool:
+        reply = self._next_reply(request)
+        if isinstance(reply, Failure):
+            error = gemini_error(reply.status or 0, reply.error)
+            return await self._watched(connection.send_failure(replace(reply, error=error)), connection)
+        if not streams:
+            await connection.send_json(200, {}, gemini_response(reply))
+            return True
+        return await self._watched(connection.send_answer(reply, gemini, request.body), connection)
 
     def _next_reply(self, request: ModelRequest) -> Reply:
         if self.is_strict and (problem := unpaired_calls(request.body)):

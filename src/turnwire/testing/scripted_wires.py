@@ -1,7 +1,7 @@
-"""Answers of a scripted model, as the server-sent events of OpenAI's two APIs.
+"""Answers of a scripted model, as the server-sent events of OpenAI's two APIs and of Gemini's.
 
-`chat` and `responses` yield the events that the real servers send for an answer, and the gates (`asyncio.Event`) at
-which the answer waits. `scripted_server` has the helpers that make answers, and the server.
+`chat`, `responses` and `gemini` yield the events that the real servers send for an answer, and the gates
+(`asyncio.Event`) at which the answer waits. `scripted_server` has the helpers that make answers, and the server.
 """
 
 import asyncio
@@ -330,3 +330,82 @@ def responses_usage(usage: dict[str, int]) -> dict[str, Any]:
     if "reasoning" in usage:
         details["output_tokens_details"] = {"reasoning_tokens": usage["reasoning"]}
     return details
+
+
+# Gemini
+
+
+def gemini(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+    """Yield the events of `POST /v1beta/models/…:streamGenerateContent?alt=sse`."""
+    finish = {"finished": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(answer.ending)
+    for piece in answer.pieces:
+        match piece:
+            case asyncio.Event():
+                yield piece
+            case bytes():
+                yield sse(piece)
+            case str():
+                yield sse(_candidate([{"text": piece}]))
+            case Thought(text):
+                yield sse(_candidate([{"text": text, "thought": True}]))
+            case Calls():
+                if (parts := _gemini_calls(piece)) is not None:
+                    yield sse(_candidate(parts))
+                elif finish:
+                    finish = "MALFORMED_FUNCTION_CALL"
+    if answer.ending in ("failed", "error"):
+        yield sse({"error": gemini_error(500, answer.error)})
+    if finish:
+        usage = {} if answer.usage is None else {"usageMetadata": gemini_usage(answer.usage)}
+        yield sse(_candidate([{"text": ""}] if finish == "STOP" else [], finish) | usage)
+
+
+def _candidate(parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
+    reason = {} if finish is None else {"finishReason": finish}
+    return {"candidates": [{"content": {"parts": parts, "role": "model"}, "index": 0, **reason}], "modelVersion": MODEL}
+
+
+def _gemini_calls(calls: Calls) -> list[dict[str, Any]] | None:
+    """Return the parts of calls, or None if the arguments of one are no object: the server sends none of them then."""
+    parts: list[dict[str, Any]] = []
+    for call in calls.calls:
+        try:
+            args = json.loads(call.whole)
+        except ValueError:
+            return None
+        if not isinstance(args, dict):
+            return None
+        ids = {"id": call.id} if call.id is not None else {}
+        parts.append({"functionCall": {"name": call.tool, "args": args, **ids}})
+    return parts
+
+
+def gemini_response(answer: ScriptedAnswer) -> dict[str, Any]:
+    """Return the whole answer to `POST /v1beta/models/…:generateContent`."""
+    events = [json.loads(each[len(b"data: ") :]) for each in gemini(answer, {}) if isinstance(each, bytes)]
+    candidates = [event["candidates"][0] for event in events]
+    parts = [part for each in candidates for part in each["content"]["parts"] if part != {"text": ""}]
+    return {**events[-1], "candidates": [{**candidates[-1], "content": {"role": "model", "parts": parts}}]}
+
+
+def gemini_usage(usage: dict[str, int]) -> dict[str, int]:
+    details = {
+        "promptTokenCount": usage["input"],
+        "candidatesTokenCount": usage["output"] - usage.get("reasoning", 0),
+        "totalTokenCount": usage["input"] + usage["output"],
+    }
+    if "cached" in usage:
+        details["cachedContentTokenCount"] = usage["cached"]
+    if "reasoning" in usage:
+        details["thoughtsTokenCount"] = usage["reasoning"]
+    return details
+
+
+def gemini_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error in Google's form; a conversation that is too long is told by its message alone."""
+    names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+    names |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
+    message = error.get("message", "")
+    if error.get("code") == "context_length_exceeded":
+        message = f"The input token count (1200000) exceeds the maximum number of tokens allowed 1048576. {message}"
+    return {"code": status, "message": message, "status": names.get(status, "UNKNOWN")}

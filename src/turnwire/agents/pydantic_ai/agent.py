@@ -1,8 +1,8 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 from pydantic_ai import AgentStreamEvent, DeferredToolRequests, TextOutput
@@ -13,7 +13,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.event_queue import EventQueue, run_events
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
@@ -23,15 +23,12 @@ from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
-
-_CLEAN_UP_SECONDS = 3.0
 
 
 class PydanticAIAgent:
@@ -122,25 +119,8 @@ class PydanticAIAgent:
         agent._options = {**self._options, "model": OpenAIChatModel(address.name, provider=provider)}
         return agent
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue = EventQueue()
-        if turn.progress and turn.resumption is None and queue.journal is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
-        running = asyncio.create_task(self._run(turn, queue))
-        try:
-            async for event in queue.events():
-                yield event
-            await running
-        finally:
-            queue.close()
-            # Cancellation stops the tools and closes the connection to the model's server.
-            running.cancel()
-            await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
-            queue.release()
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")

@@ -1,0 +1,15 @@
+"""Adapter for agents and teams of agno.
+
+    from agno.agent import Agent
+
+    agent = AgnoAgent(Agent(model=OpenAIChat("gpt-5-mini"), tools=[search]), max_model_calls=8)
+
+The SDK's own loop runs the model and the tools. `runner` wraps the two methods of its models through which every model
+call and every tool call goes, also in runs that tools start; `events` turns them into events. `approvals` maps the
+SDK's paused runs to approvals.
+"""
+
+from turnwire.agents.agno.agent import AgnoAgent
+from turnwire.agents.agno.tools import agno_tools
+
+__all__ = ["AgnoAgent", "agno_tools"]

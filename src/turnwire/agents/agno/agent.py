@@ -1,0 +1,139 @@
+"""The agent: one turn is one run of the SDK, or several with approvals between them."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from agno.agent import Agent
+from agno.run.agent import RunOutput
+from agno.run.base import RunStatus
+from agno.run.team import TeamRunOutput
+from agno.team import Team
+from pydantic_core import to_json
+
+from turnwire.agents.agno.approvals import AgnoCheckpoint, resume_output, suspend_run
+from turnwire.agents.agno.errors import explain_failure
+from turnwire.agents.agno.events import AgnoRun, entered_run
+from turnwire.agents.agno.messages import sdk_messages
+from turnwire.agents.agno.runner import install_runner, start_run
+from turnwire.agents.agno.tools import client_functions, tool_names
+from turnwire.agents.event_queue import EventQueue, run_events
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.errors import AgentError
+from turnwire.core.events import Event
+from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.turns import Turn
+from turnwire.core.waits import client_tools
+
+
+class AgnoAgent:
+    """An agent or team of the SDK as an agent of ours; it may call its models `max_model_calls` times.
+
+    `run_options` go to the SDK's `arun`: `dependencies`, `session_state`, `metadata` and so on. `to_dependencies`
+    returns the dependencies of each turn, for tools that need to know the caller. The SDK's telemetry is off unless
+    `telemetry` is true, because it is sent to the SDK's makers.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
+    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
+    person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | Team,
+        *,
+        max_model_calls: int | None = None,
+        to_dependencies: Callable[[Turn], dict[str, Any]] | None = None,
+        telemetry: bool = False,
+        on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
+        idempotent: Collection[str] = (),
+        editable: Collection[str] = (),
+        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        **run_options: Any,
+    ) -> None:
+        install_runner()
+        self.on_crash: OnCrash = on_crash
+        self.journal = on_crash == "resume"
+        self.on_divergence: OnDivergence = on_divergence
+        self.takes_attachments = takes_attachments
+        agent.telemetry = telemetry
+        self._agent = agent
+        self._max_calls = max_model_calls
+        self._to_dependencies = to_dependencies
+        self._idempotent = frozenset(idempotent)
+        self._editable = frozenset(editable)
+        self._options = run_options
+
+    @property
+    def takes_client_tools(self) -> bool:
+        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
+        return self.journal
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        """Return the names of the agent's own functions; those of toolkits are known when it runs."""
+        return frozenset(tool_names(self._agent))
+
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
+
+    async def _run(self, turn: Turn, queue: EventQueue) -> None:
+        place = queue.journal.place("run") if queue.journal else ""
+        run = AgnoRun(queue, place=place, agent=self._agent.name or "")
+        run.max_calls = self._max_calls
+        run.client_functions = client_functions(client_tools(turn.options))
+        try:
+            with entered_run(run):
+                output = await self._output(turn, run)
+            if run.failure is not None:
+                raise run.failure.error
+            if output is not None and output.is_paused:
+                assert isinstance(output, RunOutput)
+                raise suspend_run(output, run, self._editable)
+            self._finish(run, output)
+        except WaitForApproval:
+            raise
+        except Exception as error:
+            failure = explain_failure(error, run.failure)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            queue.put(None)
+
+    async def _output(self, turn: Turn, run: AgnoRun) -> RunOutput | TeamRunOutput | None:
+        """Run the agent to its end or its next pause, and return what it ended with."""
+        options: dict[str, Any] = {"user_id": turn.principal, **self._options}
+        if self._to_dependencies is not None:
+            options["dependencies"] = self._to_dependencies(turn)
+        if turn.resumption is not None:
+            options.pop("session_state", None)
+            checkpoint = AgnoCheckpoint.decode(turn.resumption.checkpoint)
+            options["run_response"] = resume_output(checkpoint, turn.resumption, run)
+        else:
+            files = await load_turn_files(turn)
+            run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+            options["input"] = sdk_messages([*turn.history, user_message(turn), *turn.progress], files)
+            options |= {"session_id": turn.session_id, "add_history_to_context": False}
+        output: RunOutput | TeamRunOutput | None = None
+        async with aclosing(start_run(self._agent, options)) as events:
+            async for event in events:
+                if isinstance(event, RunOutput | TeamRunOutput):
+                    output = event
+        return output
+
+    def _finish(self, run: AgnoRun, output: RunOutput | TeamRunOutput | None) -> None:
+        """Write an answer that was not streamed: a value, or the text of a tool that ends the run."""
+        if output is not None and output.status == RunStatus.error:
+            raise AgentError("the agent ended with an error; the server's log tells more")
+        if output is None or output.content in (None, "") or run.has_answered:
+            return
+        content: Any = output.content
+        run.write_answer(content if isinstance(content, str) else to_json(content, serialize_unknown=True).decode())

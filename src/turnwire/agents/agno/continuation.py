@@ -1,0 +1,81 @@
+"""Continuation of SDK runs after a crash: replies of models and results of tools come from the turn's journal.
+
+The agent runs again from its start. The methods of its models that call the provider and that run a tool are wrapped
+already (see `runner`). A tool that runs another agent is a call like any other, and the calls of that agent are
+recorded inside it. What a tool has written to the session's state is recorded with its result.
+"""
+
+import json
+from typing import Any
+
+from agno.models.base import Model
+from agno.models.message import Message
+from agno.tools.function import FunctionCall, FunctionExecutionResult
+from agno.utils.timer import Timer
+
+from turnwire.core.events import Usage
+from turnwire.core.journal import JournaledCall, TurnJournal, fingerprint
+from turnwire.tools.invocation import plain
+
+_REPLY = ("content", "reasoning_content", "redacted_reasoning_content", "tool_calls", "provider_data")
+Ended = tuple[Any, Timer, FunctionCall, FunctionExecutionResult]
+"""What the SDK's models return for a tool call."""
+
+
+async def begin_reply(
+    journal: TurnJournal, place: str, path: tuple[str, ...], agent: str, model: Model, messages: list[Message]
+) -> JournaledCall:
+    """Begin a model call of a run. Everything before it must be in the log."""
+    request = [
+        {"role": message.role, "content": plain(message.content), "calls": plain(message.tool_calls)}
+        for message in messages
+        if message.role not in ("system", "developer")
+    ]
+    return await journal.begin_model(place, names=(agent, model.id), fingerprint=fingerprint(request), agent_path=path)
+
+
+def record_reply(call: JournaledCall, message: Message, usage: Usage | None) -> None:
+    """Record a reply, whose text must be in the log."""
+    fields = {name: getattr(message, name) for name in _REPLY}
+    call.finish(json.loads(json.dumps(fields, default=str)), usage=usage)
+
+
+def restore_reply(call: JournaledCall, message: Message) -> None:
+    """Write a recorded reply into the message that the SDK has prepared for it."""
+    for name in _REPLY:
+        setattr(message, name, call.result[name])
+
+
+def record_result(call: JournaledCall, result: FunctionExecutionResult) -> None:
+    """Record the result of a tool, with the session's state after it."""
+    call.finish(
+        {
+            "status": result.status,
+            "result": plain(result.result),
+            "error": result.error,
+            "state": plain(result.updated_session_state),
+        }
+    )
+
+
+def restore_result(call: JournaledCall, function_call: FunctionCall) -> Ended:
+    recorded: dict[str, Any] = call.result
+    context: Any = getattr(function_call.function, "_run_context", None)
+    if recorded["state"] and context is not None:
+        context.session_state = {**(context.session_state or {}), **recorded["state"]}
+    result = FunctionExecutionResult(
+        status=recorded["status"],
+        result=recorded["result"],
+        error=recorded["error"],
+        updated_session_state=recorded["state"],
+    )
+    return ended(function_call, result)
+
+
+def ended(function_call: FunctionCall, result: FunctionExecutionResult) -> Ended:
+    """Return what the SDK's models return for a call that was not run."""
+    function_call.result, function_call.error = result.result, result.error
+    timer = Timer()
+    timer.start()
+    timer.stop()
+    return result.status == "success", timer, function_call, result

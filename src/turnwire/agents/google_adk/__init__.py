@@ -1,0 +1,15 @@
+"""Adapter for agents of Google's Agent Development Kit (ADK).
+
+    from google.adk.agents import LlmAgent
+
+    agent = GoogleADKAgent(LlmAgent(name="helper", model="gemini-3-flash", tools=[search]))
+
+The SDK's own runner runs the model, the tools and the transfers. `events` is a plugin of that runner: its callbacks
+turn models and tools into events, and stand between the SDK and each call. `runner` gives the plugin to the runs that
+tools start too. `approvals` maps the SDK's tool confirmations to approvals.
+"""
+
+from turnwire.agents.google_adk.agent import GoogleADKAgent
+from turnwire.agents.google_adk.tools import adk_tools
+
+__all__ = ["GoogleADKAgent", "adk_tools"]

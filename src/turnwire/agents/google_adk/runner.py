@@ -1,0 +1,71 @@
+"""Recording of the runs that a turn's tools start: agents as tools, and a `Runner` in a tool.
+
+The SDK has no hook for a run that another run starts, so `Runner.run_async` is wrapped: every run inside a turn gets
+a plugin that records it. Runs outside a turn are left unchanged.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from google.adk.agents.run_config import RunConfig, StreamingMode  # pyright: ignore[reportPrivateImportUsage]
+from google.adk.runners import Runner
+
+from turnwire.agents.agent_paths import enter_agent, leave_agent
+from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.google_adk.events import RunPlugin, current_caller
+from turnwire.core.emit import is_in_turn
+from turnwire.core.errors import AgentError
+
+_WRAPPED = "turnwire_wrapped"
+
+
+def install_runner() -> None:
+    """Wrap `Runner.run_async`, once. Raises RuntimeError for a version of the SDK whose runs do not go through it."""
+    inner: Any = getattr(Runner, "run_async", None)
+    if inner is None:
+        raise RuntimeError("this version of google-adk has no Runner.run_async; install the version in constraints.txt")
+    if hasattr(inner, _WRAPPED):
+        return
+
+    @functools.wraps(inner)
+    async def run_recorded(runner: Runner, **options: Any) -> AsyncGenerator[Any]:
+        own = any(isinstance(plugin, RunPlugin) and plugin.runner is runner for plugin in runner.plugin_manager.plugins)
+        events = inner(runner, **options) if own or not is_in_turn() else _sub_run(runner, inner, options)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    setattr(run_recorded, _WRAPPED, inner)
+    Runner.run_async = run_recorded  # type: ignore[method-assign]
+
+
+async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> AsyncGenerator[Any]:
+    """Run an agent with a plugin of its own, in place of the one of the run that has started it."""
+    outer = current_caller()
+    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+    is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
+    queue = outer.queue if outer and is_read else EmittedEvents()
+    place = queue.journal.place("run") if queue.journal else ""
+    path = enter_agent(outer.path if outer else (), runner.agent.name, place=place)
+    plugin = RunPlugin(queue, path, place)
+    config: RunConfig = options.pop("run_config", None) or RunConfig()
+    is_streamed = config.streaming_mode == StreamingMode.SSE
+    streaming = config.model_copy(update={"streaming_mode": StreamingMode.SSE})
+    try:
+        plugin.attach(runner)
+        async with aclosing(inner(runner, run_config=streaming, **options)) as events:
+            async for event in events:
+                plugin.read(event)
+                if is_streamed or not event.partial:
+                    yield event
+        if plugin.pending:
+            raise AgentError(
+                f"the agent {runner.agent.name!r} needs an approval in a run of its own, which the SDK cannot "
+                "continue; give its tools to the agent of the turn, or make it one of that agent's `sub_agents`"
+            )
+    finally:
+        plugin.detach()
+        leave_agent(path)

@@ -1,0 +1,147 @@
+"""Tests that are special to agno; the contract suite has the rest."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from agno.agent import Agent
+from agno.models.openai import OpenAIChat
+from agno.run import RunContext
+from agno.team import Team
+from agno.tools import tool
+
+from tests.contracts.agent_cases.agno import sdk_model
+from tests.contracts.turns import BOUND
+from tests.core.desk import completed_answer, failure, lose_worker, open_actor_desk, wait_for_events
+from tests.lost_connections import IGNORED, lost_connections_are_collected
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire.agents.agno import AgnoAgent
+from turnwire.agents.loader import as_agent
+from turnwire.core.events import Event, TokenEvent, ToolResultEvent
+from turnwire.core.turns import Turn
+from turnwire.stores.memory import MemoryStore
+
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
+
+
+@pytest.fixture
+async def model(model_server: ScriptedModel) -> AsyncIterator[OpenAIChat]:
+    model = sdk_model(model_server.url, BOUND)
+    yield model
+    await model.http_client.aclose()  # type: ignore[union-attr]
+
+
+async def whole_turn(agent: Any) -> list[Event]:
+    async with open_actor_desk(MemoryStore(), as_agent(agent)) as desk:
+        return await desk.events(await desk.start("Go"))
+
+
+def tokens(events: list[Event], *path: str) -> list[str]:
+    return [event.content for event in events if isinstance(event, TokenEvent) and event.agent_path == path]
+
+
+async def test_streamed_sub_agent_is_streamed_with_its_path(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    scout = Agent(name="Scout", model=model, telemetry=False)
+
+    async def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        pieces = [event.content async for event in scout.arun(question, stream=True) if event.content]
+        return "".join(pieces)
+
+    model_server.plan(calls(("ask_scout", {"question": "Oslo?"})), says("Sunny ", "here."), says("He says sunny."))
+    events = await whole_turn(Agent(name="Desk", model=model, tools=[ask_scout]))
+    assert tokens(events, "Scout") == ["Sunny ", "here."]
+    assert "".join(tokens(events)) == "He says sunny."
+    (result,) = [event for event in events if isinstance(event, ToolResultEvent)]
+    assert result.result == "Sunny here."
+
+
+async def test_member_of_a_team_has_a_path(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    scout = Agent(id="scout", name="Scout", model=model, telemetry=False)
+    asks = calls(("delegate_task_to_member", {"member_id": "scout", "task": "Look."}))
+    model_server.plan(asks, says("Sunny."), says("The team says sunny."))
+    events = await whole_turn(Team(name="Office", model=model, members=[scout]))
+    assert "".join(tokens(events, "Scout")) == "Sunny."
+    assert "".join(tokens(events)) == "The team says sunny."
+
+
+async def test_agent_in_a_plain_function_is_shown_with_its_path(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    scout = Agent(name="Scout", model=model, telemetry=False)
+    model_server.plan(says("Sunny."))
+
+    async def answer(turn: Turn) -> str:
+        return f"He says: {(await scout.arun(turn.message)).content}"
+
+    events = await whole_turn(answer)
+    assert tokens(events, "Scout") == ["Sunny."]
+    assert tokens(events) == ["He says: Sunny."]
+
+
+async def test_state_of_a_finished_tool_is_there_after_a_crash(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    runs: list[str] = []
+
+    async def remember(run_context: RunContext, city: str) -> str:
+        """Remember a city."""
+        runs.append(city)
+        assert run_context.session_state is not None
+        run_context.session_state["city"] = city
+        return "noted"
+
+    async def recall(run_context: RunContext) -> str:
+        """Recall the city."""
+        assert run_context.session_state is not None
+        assert run_context.dependencies is not None
+        return f"{run_context.session_state['city']} for {run_context.dependencies['who']}"
+
+    store, never = MemoryStore(), asyncio.Event()
+    built = Agent(name="Desk", model=model, tools=[remember, recall])
+    agent = AgnoAgent(built, to_dependencies=lambda turn: {"who": turn.principal}, session_state={"city": None})
+    model_server.plan(calls(("remember", {"city": "Oslo"}), ids=["call_a"]), says("Noted", never))
+    async with open_actor_desk(store, agent) as desk:
+        turn = await desk.start("Go")
+        await wait_for_events(desk, turn, TokenEvent("Noted"))
+        await lose_worker(desk)
+    model_server.plan(calls(("recall", {}), ids=["call_b"]), says("Oslo."))
+    async with open_actor_desk(store, agent) as desk:
+        assert await completed_answer(desk, turn) == "Oslo."
+        events = await desk.events(turn)
+    assert runs == ["Oslo"]
+    results = [event.result for event in events if isinstance(event, ToolResultEvent)]
+    assert results == ["noted", "Oslo for ann"]
+
+
+async def test_tool_that_needs_user_input_fails_and_says_what_to_use(
+    model: OpenAIChat, model_server: ScriptedModel
+) -> None:
+    @tool(requires_user_input=True, user_input_fields=["to"])
+    async def send(to: str) -> str:
+        """Send a letter."""
+        raise AssertionError("nobody has named the receiver")
+
+    model_server.plan(calls(("send", {})))
+    async with open_actor_desk(MemoryStore(), as_agent(Agent(name="Desk", model=model, tools=[send]))) as desk:
+        error = await failure(desk, await desk.start("Write"))
+    assert "ask()" in error.error
+
+
+async def test_approval_in_a_sub_agent_fails_and_says_why(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    @tool(requires_confirmation=True)
+    async def send(to: str) -> str:
+        """Send a letter."""
+        raise AssertionError("it was not approved")
+
+    clerk = Agent(name="Clerk", model=model, tools=[send], telemetry=False)
+
+    async def ask_clerk(task: str) -> str:
+        """Ask the clerk."""
+        return str((await clerk.arun(task)).content)
+
+    model_server.plan(calls(("ask_clerk", {"task": "Write."})), calls(("send", {"to": "bob"}), ids=["call_w"]))
+    model_server.plan(says("It could not be sent."))
+    async with open_actor_desk(MemoryStore(), as_agent(Agent(name="Desk", model=model, tools=[ask_clerk]))) as desk:
+        events = await desk.events(await desk.start("Write"))
+    refused = [event.result for event in events if isinstance(event, ToolResultEvent) and event.tool == "ask_clerk"]
+    assert len(refused) == 1
+    assert "needs an approval in a run of its own" in refused[0]
