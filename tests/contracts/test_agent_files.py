@@ -36,9 +36,11 @@ async def send(desk: Desk, message: str, *blobs: Blob, **fields: Any) -> TurnRec
 
 
 def user_messages(body: dict[str, Any]) -> list[Any]:
-    """Return the contents of the user's messages in a request to the model, over both APIs."""
+    """Return the contents of the user's messages in a request to the model, over every API."""
     if "contents" in body:
-        return [content["parts"] for content in body["contents"] if content["role"] == "user"]
+        # Gemini's API has the results of tools under the same role.
+        contents = [content["parts"] for content in body["contents"] if content["role"] == "user"]
+        return [parts for parts in contents if not all("functionResponse" in part for part in parts)]
     messages = body.get("messages") or body["input"]
     return [message["content"] for message in messages if message.get("role") == "user"]
 
