@@ -55,6 +55,13 @@ const parts = (chat) => (last(chat)?.role === "assistant" ? last(chat).parts : [
 const text = (chat) => parts(chat).filter((part) => part.type === "text").map((part) => part.text).join("");
 const report = (chat) => ({ status: chat.status, error: chat.error?.message, message: last(chat), count: chat.messages.length, seen });
 
+async function loader() {
+  // The guide's own file, whose `.js` Node would take for CommonJS.
+  const source = await readFile(new URL("../../docs/examples/load-messages.js", import.meta.url));
+  const { loadMessages } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
+  return () => loadMessages(url, "chat-1");
+}
+
 const chat = await open("chat-1", [], undefined, scene !== "call");
 if (scene === "tools") {
   await chat.sendMessage({ text: more[0] }, { body: { tools: declared } });
@@ -126,20 +133,36 @@ if (scene === "tools") {
   const idle = await open("chat-1", again.messages);
   await idle.resumeStream();
   print(report(idle));
+} else if (scene === "load") {
+  const loadMessages = await loader();
+  for (const message of more) {
+    await chat.sendMessage({ text: message }, message === "mixed" ? { body: { tools: declared } } : {});
+    await until(() => chat.status !== "ready" || message !== "mixed" || text(chat).endsWith("Still in Bern."));
+  }
+  const loaded = await loadMessages();
+  print({ built: chat.messages, loaded });
+  const again = await open("chat-1", loaded);
+  const approval = parts(again).find((part) => part.state === "approval-requested")?.approval;
+  if (approval) {
+    await again.addToolApprovalResponse({ id: approval.id, approved: true });
+    await until(() => again.status === "ready" && text(again));
+    // The log has the decision too: a page that reads the whole stream is the same as one that is loaded.
+    const replayed = await open("chat-1", loaded.slice(0, -1));
+    await replayed.resumeStream();
+    print({ text: text(again), built: replayed.messages, loaded: await loadMessages() });
+  }
 } else if (scene === "reload") {
-  // The guide's own file, whose `.js` Node would take for CommonJS.
-  const source = await readFile(new URL("../../docs/examples/load-messages.js", import.meta.url));
-  const { loadMessages } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
-  const fresh = await loadMessages(url, "chat-1");
+  const loadMessages = await loader();
+  const fresh = await loadMessages();
   await chat.sendMessage({ text: more[0] });
-  const again = await open("chat-1", await loadMessages(url, "chat-1"));
+  const again = await open("chat-1", await loadMessages());
   const loaded = again.messages;
   await again.sendMessage({ text: more[0] });
   await again.regenerate();
-  const third = await open("chat-1", await loadMessages(url, "chat-1"));
+  const third = await open("chat-1", await loadMessages());
   const sending = third.sendMessage({ text: "wait" });
   await until(() => text(third) === "It begins ");
-  const running = await open("chat-1", await loadMessages(url, "chat-1"));
+  const running = await open("chat-1", await loadMessages());
   const before = running.messages.map((message) => message.role);
   const resuming = running.resumeStream();
   await until(() => text(running) === "It begins ");

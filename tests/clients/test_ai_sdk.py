@@ -145,6 +145,43 @@ async def test_history_of_the_guide_is_continued(serve: Serve, run: Run, transpo
     assert (report["before"], report["after"]) == (["user", "assistant"] * 2 + ["user"], 6)
 
 
+async def test_loaded_messages_are_those_that_the_client_has_built(serve: Serve, run: Run, transport: str) -> None:
+    version = int(transport[-1])
+    scenes = ("rich", "fail", "plain", "pay")
+    async with (
+        serve(play, ai_sdk_version=version) as server,
+        run("chat.mjs", server.url, transport, "load", *scenes) as script,
+    ):
+        waiting = await script.next()
+        if version > 5:  # Version 5 has no approvals.
+            decided = await script.next()
+            assert decided["text"] == "Paid."
+            assert decided["loaded"] == decided["built"]
+        await script.ended()
+    assert waiting["loaded"] == waiting["built"]
+    assert [text_of(message) for message in waiting["loaded"][:-2:2]] == list(scenes[:-1])
+    rich, pay = waiting["loaded"][1], waiting["loaded"][-1]
+    kinds = {part["type"] for part in rich["parts"]}
+    assert kinds >= {"step-start", "text", "reasoning", "dynamic-tool", "source-url", "source-document", "data-agent"}
+    (call,) = parts_of(pay, "dynamic-tool")
+    assert call["state"] == ("approval-requested" if version > 5 else "input-available")
+
+
+async def test_loaded_calls_of_the_client_are_those_that_it_has_answered(
+    serve: Serve, run: Run, transport: str
+) -> None:
+    async with (
+        serve(TwoWayAgent(), ai_sdk_version=int(transport[-1])) as server,
+        run("chat.mjs", server.url, transport, "load", "mixed", "colour") as script,
+    ):
+        report = await script.next()
+        await script.ended()
+    assert report["loaded"] == report["built"]
+    (question,) = parts_of(report["loaded"][-1], "tool-question")
+    assert (question["state"], question["input"]["prompt"]) == ("input-available", "Which colour?")
+    assert [part["output"] for part in parts_of(report["loaded"][1], "tool-locate")] == ["Bern", "Bern"]
+
+
 # Tools that the client runs, and questions
 
 

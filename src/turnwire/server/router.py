@@ -71,9 +71,12 @@ class SocketRoute(Struct, frozen=True):
 AnyRoute = Route | SocketRoute
 
 
-def response(description: str, media_type: str | None = None) -> dict[str, Any]:
+def response(
+    description: str, media_type: str | None = None, schema: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return a response object of the OpenAPI document."""
-    return {"description": description, **({"content": {media_type: {}}} if media_type else {})}
+    content = {"content": {media_type: {"schema": schema} if schema else {}}} if media_type else {}
+    return {"description": description, **content}
 
 
 class Match(Struct, frozen=True):

@@ -151,6 +151,17 @@ async def turn_state(store: StateReader, record: TurnRecord) -> TurnState:
     return (await fold_log(store, record.id)).state()
 
 
+def newest_branch(turns: Sequence[TurnRecord]) -> list[TurnRecord]:
+    """Return the newest turn and those that it continues, without regenerated or edited ones."""
+    by_id = {turn.id: turn for turn in turns}
+    chain: list[TurnRecord] = []
+    turn = turns[-1] if turns else None
+    while turn is not None:
+        chain.append(turn)
+        turn = by_id.pop(turn.parent_turn_id, None) if turn.parent_turn_id else None
+    return chain[::-1]
+
+
 async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[TurnRecord]:
     """Cancel the unfinished turns among these, and return them.
 

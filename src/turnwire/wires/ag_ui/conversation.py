@@ -20,7 +20,7 @@ from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
-from turnwire.server.turns import is_abandoned, turn_state
+from turnwire.server.turns import is_abandoned, newest_branch, turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
@@ -201,7 +201,7 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
     except SessionNotFoundError:
         return {"messages": [], "activeRun": None}
     turns = await services.store.list_turns(principal, session_id=session.id, limit=_MAX_TURNS)
-    chain = _chain(turns)
+    chain = newest_branch(turns)
     first = await services.store.next_turn(session.id, None)
     messages = list(_client_history(first)) if first else []
     shared: Any = None
@@ -231,17 +231,6 @@ async def _unfinished_run(services: Services, record: TurnRecord, thread_id: str
     undecided = {interrupt_id(record.id, position) for position in log.open}
     pending = [interrupt for interrupt in interrupts if interrupt["id"] in undecided]
     return {"interrupts": {"runId": run_id, "pending": pending}}
-
-
-def _chain(turns: list[TurnRecord]) -> list[TurnRecord]:
-    """Return the newest turn and those that it continues, without regenerated or edited ones."""
-    by_id = {turn.id: turn for turn in turns}
-    chain: list[TurnRecord] = []
-    turn = turns[-1] if turns else None
-    while turn is not None:
-        chain.append(turn)
-        turn = by_id.pop(turn.parent_turn_id, None) if turn.parent_turn_id else None
-    return chain[::-1]
 
 
 def _client_history(first: TurnRecord) -> Iterator[dict[str, Any]]:

@@ -107,7 +107,12 @@ def _replaced(body: ChatBody, message: UIMessage, turns: list[TurnRecord]) -> Tu
 
 
 def _answer_to(message: UIMessage, turns: list[TurnRecord]) -> TurnRecord | None:
-    return next((turn for turn in reversed(turns) if message.id and turn.options.get("message_id") == message.id), None)
+    return next((turn for turn in reversed(turns) if message.id and question_id(turn) == message.id), None)
+
+
+def question_id(turn: TurnRecord) -> str:
+    """Return the id of the message that a turn answers: the client's, or ours for one of another protocol."""
+    return turn.options.get("message_id") or f"{turn.id}-question"
 
 
 def _is_regenerating(turn: TurnRecord) -> bool:

@@ -7,6 +7,7 @@ request must name a call that the client knows.
 from collections.abc import Iterator
 from typing import Any, assert_never
 
+import msgspec
 from msgspec import Raw, Struct
 
 from turnwire.core.codec import LoggedEvent, ascii_json
@@ -39,6 +40,7 @@ from turnwire.wires.framing import (
 START_STEP = b'data: {"type":"start-step"}\n\n'
 FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
 END = DONE
+DATA = len(b"data: ")
 QUESTION = "question"
 """The name of the tool as which a client is asked a question, which it answers like a call of its own tools."""
 
@@ -61,6 +63,10 @@ def chunks_of(body: bytes) -> Iterator[bytes]:
     for piece in body.split(b"\n\n"):
         if piece and piece + b"\n\n" != DONE:
             yield piece + b"\n\n"
+
+
+def read_chunk(chunk: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(chunk[DATA:], type=dict[str, Any])
 
 
 def event_part(logged: LoggedEvent, name: str, part_id: str | None = None, *, transient: bool = False) -> bytes:

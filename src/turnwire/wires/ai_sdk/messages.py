@@ -1,5 +1,6 @@
 """The request bodies of the AI SDK's clients: a chat and its messages, with the options of every other route."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
@@ -17,6 +18,7 @@ from turnwire.wires.framing import omit_none, text_or_json
 
 _TOOL = "tool-"
 _DYNAMIC = "dynamic-tool"
+_OWN_FILE = re.compile(r"/(?:.*/)?v1/sessions/[^/]+/files/([0-9a-f]{64})")
 _SAME_SITE = (b"", b"same-origin", b"none")
 
 
@@ -55,6 +57,13 @@ class UIPart(BaseModel):
         return self.type.startswith(_TOOL) and self.state in ("output-available", "output-error")
 
     @property
+    def file(self) -> dict[str, Any]:
+        """Return a file as fields of an attachment; one that the session has is named by its path on this server."""
+        if (own := _OWN_FILE.fullmatch(self.url or "")) is not None:
+            return omit_none(digest=own[1], media_type=self.media_type, name=self.filename)
+        return file_fields(self.url or "", media_type=self.media_type, name=self.filename)
+
+    @property
     def tool(self) -> str | None:
         if self.type == _DYNAMIC:
             return self.tool_name
@@ -74,11 +83,7 @@ class UIMessage(BaseModel):
     @property
     def files(self) -> list[dict[str, Any]]:
         """Return the files as fields of attachments."""
-        return [
-            file_fields(part.url or "", media_type=part.media_type, name=part.filename)
-            for part in self.parts
-            if part.type == "file"
-        ]
+        return [part.file for part in self.parts if part.type == "file"]
 
     @property
     def has_answers(self) -> bool:

@@ -23,12 +23,12 @@ from turnwire.server.streams.stream import STREAM_HEADERS, Stream, location_head
 from turnwire.server.turns import stop_turns
 from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, find_runs, start_chat, still_waiting
 from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
-from turnwire.wires.ai_sdk.frames import END, chunks_of
+from turnwire.wires.ai_sdk.frames import DATA, END, chunks_of
+from turnwire.wires.ai_sdk.history import chat_messages
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, read_chat
 from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk
 
 _ANSWER_TEXT = AnswerText()
-_DATA = len(b"data: ")
 _FIRST_VERSION = 7  # The first that has this transport.
 _MAX_REASON_LENGTH = 120  # A close frame has room for 123 bytes.
 RequestId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -76,6 +76,17 @@ async def resume(request: Request, services: Services) -> Stream | None:
         point, last = await find_chunk(services.store, run, wire, index)
         request.added.append((b"x-workflow-stream-tail-index", b"%d" % last))
         return _open(request, services, record, run, point, wire)
+
+
+async def messages(request: Request, services: Services) -> None:
+    """Answer with the messages of a chat, for a page that is opened again."""
+    request.caller.needs("read")
+    wire, principal = _wire(request, services), request.caller.principal
+    async with services.requests.slot(principal):
+        async with services.searches.slot(principal):
+            shown = await chat_messages(services, request.caller, request.id_param(), wire, request.root)
+        await request.respond_json(200, {"messages": shown})
+        await request.answer_taken(services.settings.write_timeout)
 
 
 async def stop(request: Request, services: Services) -> None:
@@ -256,7 +267,7 @@ def _numbered(request_id: str) -> Callable[[bytes], Iterator[str]]:
 
     def to_messages(body: bytes) -> Iterator[str]:
         for chunk in chunks_of(body):
-            data = chunk[_DATA:-2].decode("ascii")
+            data = chunk[DATA:-2].decode("ascii")
             yield f'{{"type":"chunk","requestId":{name},"sequence":{next(sequence)},"chunk":{data}}}'
 
     return to_messages
@@ -269,6 +280,9 @@ _VERSION = Parameter("sdk_version", "query", "The client's major version: 5, 6 o
 _TEXT = Parameter("stream", "query", "`text` for the bare text of the answer.")
 _CHAT = Parameter("id", "path", "The chat, by the client's id or by ours; or the `x-workflow-run-id` of an answer.")
 _STREAM = {"200": response("A UI message stream", "text/event-stream")}
+
+
+_MESSAGES = {"type": "array", "items": {"$ref": f"#/components/schemas/{UIMessage.__name__}"}}
 
 
 def routes() -> list[AnyRoute]:
@@ -297,6 +311,21 @@ def routes() -> list[AnyRoute]:
                 Parameter("startIndex", "query", "The first chunk to send, from the end if it is negative."),
             ],
             responses={**_STREAM, "204": response("No answer is being generated")},
+        ),
+        Route(
+            "GET",
+            "/api/chat/{id}/messages",
+            messages,
+            "The messages of a chat, without the answer that is being generated",
+            _TAG,
+            [Parameter("id", "path", "The chat, by the client's id or by ours."), _VERSION],
+            responses={
+                "200": response(
+                    "UI messages, as the client has built them from the streams",
+                    "application/json",
+                    {"type": "object", "required": ["messages"], "properties": {"messages": _MESSAGES}},
+                )
+            },
         ),
         Route(
             "POST",
