@@ -468,6 +468,9 @@ async def test_key_scopes_limit_the_routes(serve: Serve) -> None:
         error_of(await post(reader, asks("Hello")), 403)
         error_of(await reader.http.post(f"{URL}/c/stop"), 403)
         assert (await reader.http.get(f"{URL}/c/stream")).status_code == 204
+        error_of(await reader.http.get(f"{URL}/c/messages"), 404)
+    async with serve(saying("Hi")) as server, holder(server, "anna", ("write",)) as writer:
+        error_of(await writer.http.get(f"{URL}/c/messages"), 403)
 
 
 # Bare text
