@@ -159,15 +159,16 @@ async def test_restarted_answer_is_shown_without_its_void_events(server: Served,
 
 
 async def test_answer_whose_events_are_gone_has_its_text_and_sources(serve: Serve, kind: StoreKind) -> None:
-    cited = CitationEvent(1, "tides.md", url="https://example.org/tides", title="Tides")
-    async with serve(saying("Noon", cited), store=kind) as server:
+    urls = ((2, "https://example.org/tides"), (1, "https://example.org/moon"), (2, "https://example.org/tides#noon"))
+    cited = [CitationEvent(index, "tides.md", url=url, title="Tides") for index, url in urls]
+    async with serve(saying("Noon", *cited), store=kind) as server:
         await post(server, asks("When?"))
         whole = await load(server)
         await server.turnwire.store.maintain(expire_before=2**60)
         question, answer = await load(server)
     assert question == whole[0]
     kept = [part for part in whole[1]["parts"] if part["type"] in ("step-start", "text", "source-url")]
-    assert len(kept) == 3
+    assert len(kept) == 4
     assert answer["parts"] == kept
     assert answer["metadata"].items() <= whole[1]["metadata"].items()
     assert answer["metadata"]["outcome"] == "completed"

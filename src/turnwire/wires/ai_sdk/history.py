@@ -1,5 +1,6 @@
 """The messages of a chat, for a page that is opened again: what a client would have built from the streams."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,6 +143,7 @@ async def chat_messages(services: Services, caller: Caller, name: str, wire: AiS
     earlier = await imported_history(services.store, turns[0])
     messages = list(_earlier_messages(session.id, earlier, root))
     for turn in turns:
+        await asyncio.sleep(0)  # Other requests run between two turns, also on a store that never waits.
         parts = _question_parts(turn.session_id, turn.message, attached_files(turn.options), root)
         messages.append({"id": question_id(turn), "role": "user", "parts": parts})
         if turn.phase in ("waiting", "ended") and (answer := await _answer(services, turn, wire)) is not None:
@@ -176,7 +178,9 @@ async def _answer(services: Services, turn: TurnRecord, wire: AiSdk) -> dict[str
 def _kept_message(state: TurnState) -> dict[str, Any]:
     """Return the text and the sources of an answer whose log is past its retention."""
     metadata = {"turnId": state.turn_id, "sessionId": state.session_id, "agent": state.agent}
-    sources = {citation.index: source_chunk(citation) for citation in state.citations}
+    sources: dict[int, bytes] = {}
+    for citation in state.citations:
+        sources.setdefault(citation.index, source_chunk(citation))
     return {
         "id": state.turn_id,
         "role": "assistant",
