@@ -15,6 +15,7 @@ from turnwire.tools.invocation import loggable, running_call, tool_error_text
 class AcmeAdapter(sdk.Middleware):
     def __init__(self, agent: sdk.AcmeAgent) -> None:
         self.agent = agent
+        self.takes_model_options = False  # The SDK's agent has no place for them, so they are refused.
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [sdk_message(each) for each in (*turn.history, Message("user", turn.message))]

@@ -52,6 +52,7 @@ Ability = Literal[
     "files",
     "fragments",
     "lists",
+    "options",
     "reasoning",
     "steering",
     "values",
@@ -66,6 +67,7 @@ edits      runs a tool with arguments that a person has edited
 files      passes files of messages to the model
 fragments  continues when the model sends arguments that are cut off
 lists      continues when the model sends a list as arguments
+options    hands the model options of clients to the SDK
 reasoning  reports the model's reasoning
 steering   takes messages into a running turn
 values     reports the value that a tool returned, not its text

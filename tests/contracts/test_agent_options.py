@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import CASES, AgentCase
-from tests.contracts.test_agent import case, only, outcome, seen, text
+from tests.contracts.agents import CASES, AgentCase, case_fixture
+from tests.contracts.test_agent import only, outcome, seen, text
 from tests.core.desk import lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
@@ -18,7 +18,7 @@ from turnwire.core.follow import fold_log
 from turnwire.core.model_options import OPTION_NAMES, declared_options
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
-__all__ = ["case", "lost_connections_are_collected", "model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
 
 SENT: dict[str, Any] = {
@@ -36,7 +36,9 @@ SCHEMA = {
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA, "strict": True}}
 LOCATE = {"name": "locate", "description": "Find the user.", "parameters": {"type": "object", "properties": {}}}
-FORMED = [each for each in CASES if each.module.NAME != "langgraph"]
+FORMED = [each for each in CASES if each.can("options") and each.module.NAME != "langgraph"]
+
+case = case_fixture("options")
 
 
 async def look(city: str) -> str:

@@ -172,9 +172,9 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
 async def test_row_21_openapi_document_has_every_schema_that_it_refers_to(server: Served) -> None:
     document = (await server.http.get("/openapi.json")).json()
     references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
-    schemas = document["components"]["schemas"]
-    assert {"ChatBody", "MessageBody", "RagMessageBody", "ResponseBody", "RunInput"} <= set(schemas)
-    assert references <= {f"#/components/schemas/{name}" for name in schemas}
+    components = document["components"]
+    assert {"ChatBody", "MessageBody", "RagMessageBody", "ResponseBody", "RunInput"} <= set(components["schemas"])
+    assert references <= {f"#/components/{kind}/{name}" for kind, named in components.items() for name in named}
 
 
 @pytest.mark.node

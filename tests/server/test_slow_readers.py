@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,12 @@ async def open_streams(server: Served, number: int) -> None:
 def every_stream_from_now_on(server: Served) -> list[object]:
     streams: list[object] = []
     connect = server.turnwire.streams.connect
-    server.turnwire.streams.connect = lambda *arguments: streams.append(connect(*arguments)) or streams[-1]  # type: ignore
+
+    def kept(*arguments: Any, **options: Any) -> Any:
+        streams.append(connect(*arguments, **options))
+        return streams[-1]
+
+    server.turnwire.streams.connect = kept  # type: ignore[method-assign]
     return streams
 
 

@@ -20,6 +20,7 @@ APIS = ("chat",)
 CANNOT = {
     "approvals": "the template is for a first version; its page says what comes next",
     "files": "it takes no files, so a message with one is refused",
+    "options": "it hands no model options on, so they are refused",
     "steering": "its messages are queued, and begin the next turn",
     "waits": "it keeps no journal, so a message with client tools is refused",
 }

@@ -16,7 +16,7 @@ from turnwire.tools import Tool as OurTool
 
 NAME = "agno"
 APIS = ("chat",)
-CANNOT: dict[str, str] = {}
+CANNOT = {"options": "the adapter hands no model options on, so they are refused"}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 # The ids of the scripted model do not begin as OpenAI's do, and the SDK would send others in their place.

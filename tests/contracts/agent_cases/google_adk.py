@@ -20,6 +20,7 @@ APIS = ("gemini",)
 CANNOT = {
     "fragments": "Gemini's server sends no call whose arguments it cannot read, and the turn fails",
     "lists": "Gemini's server sends no call whose arguments are no object, and the turn fails",
+    "options": "the adapter hands no model options on, so they are refused",
 }
 TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "reported"

@@ -12,7 +12,7 @@ from turnwire.tools import Tool, tool
 
 NAME = "llama_index"
 APIS = ("chat", "responses")
-CANNOT: dict[str, str] = {}
+CANNOT = {"options": "the adapter hands no model options on, so they are refused"}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 

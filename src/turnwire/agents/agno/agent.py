@@ -41,6 +41,8 @@ class AgnoAgent:
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
     """
 
+    takes_model_options = False
+
     def __init__(
         self,
         agent: Agent | Team,

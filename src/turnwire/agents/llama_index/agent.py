@@ -42,6 +42,8 @@ class LlamaIndexAgent:
     returns the arguments of `run` for a turn, by default `user_msg` and `chat_history`.
     """
 
+    takes_model_options = False
+
     def __init__(
         self,
         agent: Workflow,
