@@ -68,6 +68,9 @@ async def deliver(page: Tab, message: dict[str, Any]) -> None:
     )
     await session.send("ServiceWorker.enable")
     await page.page.wait_for_function("() => navigator.serviceWorker.controller")
+    async with asyncio.timeout(PATIENCE):
+        while not found:  # noqa: ASYNC110 - the event comes over the browser's connection.
+            await asyncio.sleep(0.01)
     content = {"origin": page.url, "registrationId": found[-1], "data": json.dumps(message)}
     await session.send("ServiceWorker.deliverPushMessage", content)
     await session.detach()

@@ -81,7 +81,9 @@ class LoopWatchdog:
             )
         if block is not None:
             metrics.LOOP_BLOCKED.add()
-            self._on_block(LoopBlock(now - self._last_beat, block.turn_id, block.location))
+            # A block that ends while it is being reported is seen at the next beat.
+            seconds = max(now - self._last_beat, block.seconds)
+            self._on_block(LoopBlock(seconds, block.turn_id, block.location))
         self._last_beat, self._cpu_seconds = now, cpu_seconds
         self._timer = self._loop.call_later(self._limit / _BEATS_PER_LIMIT, self._beat)
 

@@ -2,22 +2,19 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent
-from google.adk.agents.run_config import (
-    RunConfig,
-    StreamingMode,  # pyright: ignore[reportPrivateImportUsage]
-    ToolThreadPoolConfig,
-)
+from google.adk.agents.run_config import RunConfig, StreamingMode  # pyright: ignore[reportPrivateImportUsage]
 from google.adk.apps import App
 from google.adk.artifacts import BaseArtifactService, InMemoryArtifactService
 from google.adk.events.event import Event as SdkEvent
 from google.adk.memory import BaseMemoryService, InMemoryMemoryService
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.utils._sync_runner import _use_executor_for_sync_callables as use_threads  # pyright: ignore[reportPrivateUsage]
 from google.adk.workflow import BaseNode
 from google.genai import types
 
@@ -34,8 +31,7 @@ from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
-
-_TOOL_THREADS = 8
+from turnwire.tools.threads import TOOL_THREADS
 
 
 class GoogleADKAgent:
@@ -112,17 +108,18 @@ class GoogleADKAgent:
         try:
             session_id, events, message = await self._conversation(turn, plugin)
             runner = await self._make_runner(turn, session_id, events, plugin)
-            async with aclosing(
-                runner.run_async(
-                    user_id=_user_id(turn),
-                    session_id=session_id,
-                    invocation_id=events[-1].invocation_id if message is None else None,
-                    new_message=message,
-                    run_config=self._run_config,
-                )
-            ) as run:
-                async for event in run:
-                    plugin.read(event)
+            run = runner.run_async(
+                user_id=_user_id(turn),
+                session_id=session_id,
+                invocation_id=events[-1].invocation_id if message is None else None,
+                new_message=message,
+                run_config=self._run_config,
+            )
+            # Threads that the application has chosen take precedence.
+            with nullcontext() if self._run_config.tool_thread_pool_config else use_threads(TOOL_THREADS):  # type: ignore[arg-type]
+                async with aclosing(run):
+                    async for event in run:
+                        plugin.read(event)
             await self._finish(turn, runner, session_id, plugin)
         except WaitForApproval:
             raise
@@ -197,8 +194,5 @@ def _user_id(turn: Turn) -> str:
 
 
 def _streaming(config: RunConfig) -> RunConfig:
-    """Return the configuration with streamed tokens, and with threads for the tools that block."""
-    changes: dict[str, Any] = {"streaming_mode": StreamingMode.SSE}
-    if config.tool_thread_pool_config is None:
-        changes["tool_thread_pool_config"] = ToolThreadPoolConfig(max_workers=_TOOL_THREADS)
-    return config.model_copy(update=changes)
+    """Return the configuration with streamed tokens."""
+    return config.model_copy(update={"streaming_mode": StreamingMode.SSE})
