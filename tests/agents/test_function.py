@@ -109,11 +109,12 @@ async def test_blocking_agent_does_not_delay_another_turn() -> None:
 
 
 async def test_stopped_blocking_generator_is_closed_once_it_yields_and_the_turn_does_not_wait_for_it() -> None:
-    proceed, closed = threading.Event(), threading.Event()
+    blocks, proceed, closed = threading.Event(), threading.Event(), threading.Event()
 
     def blocking(turn: Turn) -> Iterator[str]:
         try:
             yield "Well, "
+            blocks.set()
             assert proceed.wait(BOUND)
             yield "too late"
         finally:
@@ -122,6 +123,7 @@ async def test_stopped_blocking_generator_is_closed_once_it_yields_and_the_turn_
     async with serving({"blocking": as_agent(blocking)}) as desk:
         turn = await desk.start("good morning")
         await wait_for_events(desk, turn, TokenEvent("Well, "))
+        assert await asyncio.to_thread(blocks.wait, BOUND)
         await desk.runner.cancel(turn.id)
         end = (await desk.events(turn))[-1]
         assert isinstance(end, DoneEvent)
