@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 from llama_index.core.agent.workflow import AgentWorkflow
@@ -11,7 +12,7 @@ from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import InputRequiredEvent, Workflow
 
-from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.event_queue import EventQueue, run_events
 from turnwire.agents.llama_index.approvals import ApprovalRules
 from turnwire.agents.llama_index.errors import explain_failure
 from turnwire.agents.llama_index.events import WorkflowListener
@@ -26,8 +27,6 @@ from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
-
-_CLEAN_UP_SECONDS = 3.0
 
 
 class LlamaIndexAgent:
@@ -104,19 +103,8 @@ class LlamaIndexAgent:
             (made._agent,) = agents
         return made
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue = EventQueue()
-        running = asyncio.create_task(self._run(turn, queue))
-        try:
-            async for event in queue.events():
-                yield event
-            await running
-        finally:
-            queue.close()
-            # Cancellation stops the tools and closes the connection to the model's server.
-            running.cancel()
-            await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
-            queue.release()
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         place = queue.journal.place("run") if queue.journal else ""
