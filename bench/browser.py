@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from bench.processes import BenchError
 from bench.results import Sample
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 PATIENCE_MS = 120_000
 OBSERVERS = """
 window.seen = { tasks: [] };
@@ -51,14 +51,23 @@ def open_browser() -> Iterator[Browser]:
         browser.close()
 
 
-def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
-    """Request an answer of so many tokens on a new page. Raise BenchError if it is incomplete."""
+@contextmanager
+def opened(browser: Browser, url: str, script: str) -> Iterator[Page]:
+    """Open an address in a context of its own, with a script that runs before those of the page."""
     context = browser.new_context()
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.add_init_script(OBSERVERS)
+        page.add_init_script(script)
         page.goto(url)
+        yield page
+    finally:
+        context.close()
+
+
+def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
+    """Request an answer of so many tokens on a new page. Raise BenchError if it is incomplete."""
+    with opened(browser, url, OBSERVERS) as page:
         box = page.get_by_test_id("composer")
         box.fill(f"{tokens} {pace}")
         page.wait_for_timeout(500)  # The start of the page is not measured.
@@ -68,8 +77,6 @@ def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
         page.wait_for_selector("[data-testid=turn][data-outcome=completed]")
         tasks = _main_thread(browser.stop_tracing())
         seen: dict[str, Any] = page.evaluate("seen")
-    finally:
-        context.close()
     if not seen.get("reaction") or not seen.get("word") or not tasks:
         raise BenchError(f"the page did not show the answer: {seen}")
     return {
@@ -80,6 +87,26 @@ def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
         "longest_cpu_ms": max(tasks, default=0.0),
         "us_per_token": sum(tasks) / tokens * 1000,
     }
+
+
+OPENING = """
+window.seen = {};
+new MutationObserver(() => {
+  if ("word" in seen || !document.querySelector("[data-testid=answer] .block")) return;
+  seen.word = null;
+  requestAnimationFrame(() => requestAnimationFrame(() => { seen.word = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def reopen(browser: Browser, url: str) -> Sample:
+    """Open the page of a session that has ended, on a new page."""
+    with opened(browser, url, OPENING) as page:
+        page.wait_for_selector("[data-testid=turn][data-outcome=completed]")
+        page.wait_for_selector("[data-testid=answer] .block")
+        while not (word := page.evaluate("seen.word")):
+            page.wait_for_timeout(10)
+    return {"word_ms": word}
 
 
 def _main_thread(trace: bytes) -> list[float]:

@@ -24,6 +24,12 @@ def pin(core: int) -> None:
     os.sched_setaffinity(0, {core})
 
 
+def pin_all_threads(core: int) -> None:
+    """Pin all threads of this process to a core; threads that start later inherit it."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {core})
+
+
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
     """Pin this thread to a core inside the block."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from bench.plan import Plan, Scale
 from bench.results import Spread, Table
+from bench.sdk_comparison import SDKS
 from bench.tables import TABLES
 from bench.tables.idle import OWN_TURN
 from bench.tables.turns import case_name
@@ -107,24 +108,37 @@ TARGETS = [
         key="latency_p99_ms",
     ),
     Target("CPU of two workers at the load of one", "workers", _STEADY, "two", 1.15, baseline="postgres"),
+    *[
+        Target(
+            f"{label}, µs a token",
+            "adapters",
+            label,
+            "turnwire",
+            15,
+            baseline="bare",
+            kind="difference",
+            key="us_per_token",
+        )
+        for label in (SDKS[name][0] for name in ("openai-agents", "langgraph", "pydantic-ai"))
+    ],
 ]
 VARIANTS = {
     "streams": ("raw", "memory", "sqlite", "postgres"),
     "latency": ("raw", "memory", "sqlite", "postgres"),
-    "turns": ("raw", "queue", "memory", "sqlite", "postgres"),
+    "turns": ("queue", "memory", "sqlite"),
     "idle": ("raw", "memory", "sqlite"),
     "stores": ("sqlite", "postgres"),
     "workers": ("postgres", "elsewhere", "two"),
+    "adapters": ("bare", "turnwire"),
 }
 """The servers that take part, by table."""
-_EXTRA_CASES = frozenset({("turns", case_name(1))})
-_COLUMNS = {"memory": "memory", "sqlite": "SQLite", "postgres": "PostgreSQL"}
-_AGAINST = {"raw": "raw", "queue": "the queue", "sqlite": "SQLite", "postgres": "one worker"}
+_COLUMNS = ("memory", "sqlite", "postgres")
+_AGAINST = {"raw": "raw", "queue": "the queue", "sqlite": "SQLite", "postgres": "one worker", "bare": "the SDK's loop"}
 
 
 def measure_targets(scale: Scale) -> Iterator[Table]:
     """Run the cases that have a target, and yield their tables one by one."""
-    cases = frozenset((target.table, target.case) for target in TARGETS) | _EXTRA_CASES
+    cases = frozenset((target.table, target.case) for target in TARGETS)
     for name, variants in VARIANTS.items():
         yield TABLES[name](Plan(scale, frozenset(variants), cases=cases))
 
@@ -168,7 +182,9 @@ def as_history_row(tables: list[Table], commit: str, day: str) -> str:
 
 
 def _column(target: Target) -> str:
-    return target.variant if target.variant in _COLUMNS else "postgres"
+    if target.variant in _COLUMNS:
+        return target.variant
+    return "memory" if target.table == "adapters" else "postgres"
 
 
 def _cell(target: Target, table: Table) -> str:

@@ -50,6 +50,8 @@ class Scale:
     """Questions over HTTP, from the evaluation's own collection."""
     page_tokens: int
     """Tokens in the answer that the web page shows."""
+    sdk_turns: int
+    """Answers of an SDK's agent in one sample."""
 
 
 FULL = Scale(
@@ -69,6 +71,7 @@ FULL = Scale(
     searches=400,
     questions=112,
     page_tokens=5_000,
+    sdk_turns=10,
 )
 QUICK = Scale(
     repeats=3,
@@ -76,7 +79,7 @@ QUICK = Scale(
     seconds=0.2,
     tokens=1000,
     crowd_tokens=200,
-    paced_tokens=50,
+    paced_tokens=75,
     steady_tokens=50,
     readers=200,
     idle_streams=1000,
@@ -87,6 +90,7 @@ QUICK = Scale(
     searches=100,
     questions=28,
     page_tokens=1_000,
+    sdk_turns=1,
 )
 
 
@@ -114,7 +118,10 @@ class Plan:
 
 
 def chat(server: Server, order: Order, streams: int, *, seconds: float = 0, rest: bool = False) -> Job:
-    """Return a job whose streams start a turn each; with `rest` they are opened, held and closed."""
+    """Return a job whose streams start a turn each.
+
+    Gated ones are opened before the measurement; with `rest` they are then closed instead of read.
+    """
     return server.job(
         "/chat/stream",
         body=json.dumps({"message": str(order)}),
@@ -122,7 +129,8 @@ def chat(server: Server, order: Order, streams: int, *, seconds: float = 0, rest
         stamped=order.stamped,
         streams=streams,
         seconds=seconds,
-        hold=rest,
+        hold=order.gated,
+        go=None if rest else "/bench/go",
         leave=rest,
     )
 

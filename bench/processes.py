@@ -19,7 +19,7 @@ from bench.job import Job
 from bench.servers import VARIANTS, Variant
 from tests.postgres_server import PostgresServer
 
-START_SECONDS = 30
+START_SECONDS = 120
 SERVER_CORE, CLIENT_CORE = measure.cores()
 
 

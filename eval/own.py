@@ -5,9 +5,11 @@ answers it, and may name other texts that do (`also`); a test fails when one is 
 other software, an `off_topic` question about anything else: both should be refused.
 
 The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what
-people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure, and so do
-those in `blind_questions.jsonl` and `second_blind_questions.jsonl`: their passages were drawn at random, and they were
-written before any answer was seen. The first of these were read afterwards, to improve the blocks.
+people ask first, and a test checks that each is answered. The others only measure, and were written before any answer
+was seen: `held_out_questions.jsonl`, `blind_questions.jsonl` and `second_blind_questions.jsonl`, which were read
+since, and whose passages were drawn at random for the last two; `third_blind_questions.jsonl`, what people who
+evaluate, start and run Turnwire want to know, written from the table of contents; `fourth_blind_questions.jsonl`, the
+same, written from reading the guides.
 The questions in `cargo_questions.jsonl` and `rust_questions.jsonl` are the same for handbooks of another project: The
 Cargo Book, and the rustc and rustdoc books, which come with Rust as folders of HTML files and are not bundled here.
 """
@@ -26,6 +28,8 @@ NEWCOMERS = Path(__file__).parent / "newcomer_questions.jsonl"
 HELD_OUT = Path(__file__).parent / "held_out_questions.jsonl"
 BLIND = Path(__file__).parent / "blind_questions.jsonl"
 SECOND_BLIND = Path(__file__).parent / "second_blind_questions.jsonl"
+THIRD_BLIND = Path(__file__).parent / "third_blind_questions.jsonl"
+FOURTH_BLIND = Path(__file__).parent / "fourth_blind_questions.jsonl"
 CARGO = Path(__file__).parent / "cargo_questions.jsonl"
 RUST = Path(__file__).parent / "rust_questions.jsonl"
 KINDS = ("answerable", "near_miss", "off_topic")

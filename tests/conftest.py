@@ -13,6 +13,7 @@ import platform
 import random
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache, wraps
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 from tests.contracts.stores import backend, store
 from tests.examples import runs_all, without_rotated
 from tests.parallel import pytest_addoption, pytest_runtestloop
+from tests.process.template import template
 from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
 
@@ -55,6 +57,8 @@ FOLDERS = {
 }
 FIXTURES = {"browser": "browser", "node": "node", "processes": "postgres"}
 
+# Without compiled files every run compiles the SDKs again, which takes longer than to collect the tests.
+sys.dont_write_bytecode = False
 # Nearly all that is imported and collected stays until the end, so there is nothing for the garbage collector to find.
 gc.disable()
 
@@ -90,7 +94,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(need)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.workers and any(item.get_closest_marker("process") for item in session.items):
+        template()  # One for all workers.
     # Thousands of modules and tests stay until the end; the garbage collector need not look through them.
     gc.freeze()
     gc.set_threshold(10_000)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-IGNORED = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+IGNORED = pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning", "ignore:unclosed transport:ResourceWarning"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 CLIENTS = ROOT / "clients"
 FOLDERS = (ROOT / "tests" / "clients", *(CLIENTS / name for name in ("js", "react", "obsidian", "web")))
 _OLDEST_NODE = 20
-_PATIENCE = 240
+_PATIENCE = 600
 
 
 def node_with(folder: Path) -> str:

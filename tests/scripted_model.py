@@ -71,6 +71,9 @@ def conversation_of(body: dict[str, Any]) -> list[tuple[str, Any]]:
     entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:
         role, kind = item.get("role"), item.get("type", "message")
+        if isinstance(item.get("content"), list) and any(_is_anthropic(part) for part in item["content"]):
+            entries += _messages_entries(item)
+            continue
         content = _content(item.get("content"))
         if role == "tool":
             entries.append(("result", (item["tool_call_id"], content)))
@@ -111,6 +114,22 @@ def _gemini_entries(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             )
         elif part.get("text"):
             yield "assistant" if content["role"] == "model" else "user", part["text"]
+
+
+def _is_anthropic(part: dict[str, Any]) -> bool:
+    return part["type"] in ("tool_use", "tool_result", "thinking")
+
+
+def _messages_entries(message: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a message of Anthropic's API. Claude Code adds texts of its own to results."""
+    has_results = any(part["type"] == "tool_result" for part in message["content"])
+    for part in message["content"]:
+        if part["type"] == "tool_use":
+            yield "call", (part["id"], part["name"], part["input"])
+        elif part["type"] == "tool_result":
+            yield "result", (part["tool_use_id"], _content(part["content"]))
+        elif part["type"] == "text" and not has_results:
+            yield message["role"], part["text"]
 
 
 def _content(content: Any) -> str:

@@ -22,7 +22,7 @@ from turnwire.core.events import Event
 from turnwire.core.follow import follow
 
 # A loaded machine is slow, not wrong.
-PATIENCE = 60.0
+PATIENCE = 120.0
 SEND_BUFFER_BYTES = 128 * 1024
 
 
@@ -348,9 +348,9 @@ class OnlyTheseSettings(Settings):
 
 def quick_settings(folder: Path, **settings: Any) -> Settings:
     """Settings for tests: nothing waits long or loads a model, unless a test says otherwise."""
-    return OnlyTheseSettings(
-        **{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off", **settings}
-    )
+    quick = {"shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off"}
+    # Documents are read with a low priority, which takes long beside other work.
+    return OnlyTheseSettings(**{"data": folder, **quick, "document_timeout": PATIENCE, **settings})
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
+from itertools import chain
 from pathlib import Path, PurePath
 from pkgutil import walk_packages
 from types import ModuleType
@@ -118,8 +119,8 @@ def test_no_module_revives_stored_objects_or_evaluates_text() -> None:
     modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle"}
     functions = {"eval", "exec", "__import__"}
     found: list[str] = []
-    for path in sorted(Path(turnwire.__path__[0]).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             match node:
                 case ast.Import(names=names):
                     used = {name.name.partition(".")[0] for name in names} & modules
@@ -259,11 +260,8 @@ INTERNAL_CODES = {
 def error_codes() -> set[str]:
     """The codes of the error classes, and those written out where an error is made."""
     codes = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
-    for text in (path.read_text() for path in SOURCE.rglob("*.py")):
-        # Most files make none, and to parse them all takes seconds.
-        if not re.search(r"\b(HttpError|ErrorEvent|AgentError)\(", text):
-            continue
-        for node in ast.walk(ast.parse(text)):
+    for tree in trees().values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 index = {"HttpError": 1, "ErrorEvent": 1}.get(node.func.id)
                 if index is not None and len(node.args) > index and isinstance(node.args[index], ast.Constant):
@@ -332,6 +330,14 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
             if not {COME_WITH.get(owner, owner) for owner in owners} & names:
                 missing[module] = str(path)
     assert missing == {}
+
+
+def test_httpx_has_a_lower_bound_without_which_an_old_pip_finds_no_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    bounds = [requirement for requirement in declared if re.match(r"httpx\b", requirement)]
+    assert bounds
+    assert all(requirement.startswith("httpx>=") for requirement in bounds)
 
 
 def extra(project: dict[str, Any], name: str) -> list[str]:

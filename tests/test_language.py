@@ -23,6 +23,10 @@ GERUNDS = {
 DIALECT = {"told", "said", "asked", "given", "heard", "anew", "whoever"}
 RIDDLES = re.compile(r"(What|Who|Whoever|Whose|That|Those)\b")
 
+NOT_VERBS = {"A", "An", "The", "This", "It", "Its", "One", "All", "After", "If", "When", "Whether", "With"}
+NOUNS_AFTER = {"property", "cached_property", "fixture", "tool"}
+"""Decorators of functions whose docstring may be a noun phrase, or is written for a model."""
+
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -107,3 +111,23 @@ def test_docstrings_name_their_subject() -> None:
         if RIDDLES.match(text)
     ]
     assert found == []
+
+
+def test_docstrings_of_functions_start_with_a_verb() -> None:
+    """`Return …`, not `Returns …`, `The …` or `Whether …`; a property may be named by a noun phrase."""
+    found = [
+        f"{path}:{node.lineno} {text.splitlines()[0]}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for text in [ast.get_docstring(node) or ""]
+        if text and not node.name.startswith("__") and not decorators(node) & NOUNS_AFTER
+        for word in [text.split()[0]]
+        if word in NOT_VERBS or re.fullmatch("[A-Z][a-z]*[^s]s", word)
+    ]
+    assert found == []
+
+
+def decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    called = (each.func if isinstance(each, ast.Call) else each for each in function.decorator_list)
+    return {ast.unparse(each).rpartition(".")[2] for each in called}

@@ -12,7 +12,7 @@ from bench.tables.hops import hops
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
 from bench.tables.latency import latency
-from bench.tables.page import page
+from bench.tables.page import opening, page
 from bench.tables.protocols import protocols
 from bench.tables.replay import replay
 from bench.tables.scale import scale
@@ -45,4 +45,5 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "crowd": crowd,
     "scale": scale,
     "page": page,
+    "opening": opening,
 }

@@ -33,7 +33,7 @@ def compare(plan: Plan, what: str, table: Table, ways: tuple[str, str]) -> Table
     """Measure every SDK in two ways, which take turns."""
     with model_server(plan.scale.tokens) as port:
         for name, (label, _) in SDKS.items():
-            if plan.case in label:
+            if plan.includes(table.name, label):
                 _compare_sdk(plan, table, (name, what), label, ways, port)
     return table
 
@@ -41,9 +41,16 @@ def compare(plan: Plan, what: str, table: Table, ways: tuple[str, str]) -> Table
 def _compare_sdk(
     plan: Plan, table: Table, arguments: tuple[str, str], label: str, ways: tuple[str, str], port: int
 ) -> None:
-    scale = {"port": port, "core": SERVER_CORE, "tokens": plan.scale.tokens, "turns": 10, "repeats": plan.scale.repeats}
+    scale = {
+        "port": port,
+        "core": SERVER_CORE,
+        "tokens": plan.scale.tokens,
+        "turns": plan.scale.sdk_turns,
+        "repeats": plan.scale.repeats,
+    }
     options = [part for key, value in scale.items() for part in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "bench.sdk_comparison", *arguments, *options]
+    yardstick = measure.Yardstick(SERVER_CORE)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"{label} could not be measured; see its output above")
@@ -51,9 +58,10 @@ def _compare_sdk(
     for line in done.stdout.splitlines():
         sample = json.loads(line)
         costs[sample["name"]].append(sample["us_per_token"])
+    work = yardstick.result()
     for first, second in zip(*costs.values(), strict=True):
-        record(table, label, ways[0], {"us_per_token": first})
-        record(table, label, ways[1], {"us_per_token": second, "added_us": second - first})
+        record(table, label, ways[0], {"us_per_token": first} | work)
+        record(table, label, ways[1], {"us_per_token": second, "added_us": second - first} | work)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from bench.job import Job
 from bench.plan import COST, P50, P99, Plan, chat, many, take_turns
 from bench.processes import Server, measured
 from bench.results import Table
+from bench.sources import Order
 
 
 def latency(plan: Plan) -> Table:
@@ -19,7 +20,7 @@ def latency(plan: Plan) -> Table:
 
 
 def measure_case(table: Table, plan: Plan, count: int) -> None:
-    order = plan.order("paced")
+    order = Order("paced", plan.scale.steady_tokens, stamped=True)
 
     def job(server: Server) -> Job:
         return chat(server, order, count)

@@ -1,9 +1,12 @@
-"""One reader per turn: the server's cost of a token, from one stream to many."""
+"""One reader per turn: the server's cost of a token, from one stream to many.
 
-from bench.job import Job
+The paced cases begin when all streams are open, because the cost of a turn's start is in `turns`; at full speed turns
+are so long that it does not matter.
+"""
+
 from bench.plan import CLIENT, COST, P50, P99, RATE, Plan, chat, many, take_turns
 from bench.processes import Server, measured
-from bench.results import Table
+from bench.results import Sample, Table
 
 FULL_SPEED = [(kind, count) for kind in ("yield", "burst8") for count in (1, 32, 256)]
 PACED = [("paced", 128), ("paced", 256)]
@@ -24,16 +27,18 @@ def streams(plan: Plan) -> Table:
 
 
 def measure_case(table: Table, plan: Plan, kind: str, count: int) -> None:
-    order = plan.order(kind, crowd=count >= CROWD)
-    seconds = 0 if kind == "paced" else plan.scale.seconds
+    is_paced = kind == "paced"
+    order = plan.order(kind, gated=is_paced, crowd=count >= CROWD)
 
-    def job(server: Server) -> Job:
-        return chat(server, order, count, seconds=seconds)
+    def run(server: Server) -> Sample:
+        if is_paced:
+            server.post("/bench/shut")
+        return measured(server, chat(server, order, count, seconds=0 if is_paced else plan.scale.seconds))
 
     take_turns(
         plan,
         table,
         f"{kind}, {many(count)}",
         plan.of("raw", "queue", "fastapi_sse", "memory", "sqlite", "postgres"),
-        run=lambda server: measured(server, job(server)),
+        run=run,
     )

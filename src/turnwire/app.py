@@ -15,8 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire import __version__, assembly
-from turnwire.agents.factories import FactoryAgents
-from turnwire.agents.loader import as_agent
+from turnwire.agents.loader import FactoryAgents, as_agent
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
@@ -109,22 +108,24 @@ class Termination:
 
 
 class Turnwire:
-    """Runs agents and serves their turns.
+    """Runs agents and serves their turns. Raises ValueError for unusable settings.
 
-    `agent` is an async generator function or an object with an `answer` method; `agents` names several, of which the
-    first answers by default. Agents of the settings come after them. With none, or with `docs`, the agent "documents"
-    answers from the files and folders in `docs`, or from Turnwire's own documentation; `watch` indexes them again when
-    they change. `demo` adds the scripted agent "demo" before or after all others. With the setting `vault` the agent
-    "vault" answers from the notes in that folder as they are now. An `@asynccontextmanager` function that yields an
-    agent is opened and closed with the server, on its event loop. An agent that has an `async def close()` is closed
-    with the server. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
-    `authenticate` lets a host application name the caller, in place of API keys. `extensions`, a list of folders that
-    may be empty, runs these and the installed extensions; without it, none run. `tracer_provider` is OpenTelemetry's,
-    for the spans of turns. `control_token` is the operator's, for processes that share one; without it each makes its
-    own. `isolated` is for a process that only runs turns, beside servers that run none: channels and services of
-    extensions are left to those, and turns are shared evenly with others of its kind. `maintenance_interval` is the
-    number of seconds after which ended logs are sealed and old ones deleted; tests lower it. Raises ValueError for
-    unusable settings.
+    - `agent`: an async generator function, an object with an `answer` method, or an agent of an SDK. `agents` names
+      several, of which the first answers by default. Agents of the settings come after them. An `@asynccontextmanager`
+      function that yields an agent is opened and closed with the server, on its event loop. An agent that has an
+      `async def close()` is closed with the server.
+    - `store`: "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
+    - `authenticate` lets a host application name the caller, in place of API keys.
+    - `docs`: files and folders from which the agent "documents" answers. Without any agent, it answers from Turnwire's
+      own documentation. `watch` indexes them again when they change. With the setting `vault`, the agent "vault"
+      answers from the notes in that folder as they are now.
+    - `demo` adds the scripted agent "demo", before or after all others.
+    - `extensions`: a list of folders, which may be empty; runs these and the installed ones. Without it, none run.
+    - `tracer_provider`: OpenTelemetry's, for the spans of turns.
+    - `control_token`: the operator's, for processes that share one; without it each makes its own.
+    - `isolated`: for a process that only runs turns, beside servers that run none. Channels and services of extensions
+      are left to those, and turns are shared evenly with others of its kind.
+    - `maintenance_interval`: the seconds after which ended logs are sealed and old ones deleted; tests lower it.
     """
 
     def __init__(
@@ -157,27 +158,12 @@ class Turnwire:
         self.settings = settings
         self.librarian: DocumentIndexer | None = None
         self.vault: DocumentIndexer | None = None
-        self._answering: RetrievalAgent | None = None
+        self._document_agent: RetrievalAgent | None = None
         self._scratch: Path | None = None
         if store == "memory" and (docs or settings.vault or not self.agents):
             self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
         self._shared = assembly.build_shared(store, settings)
-        folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
-        if settings.vault is not None:
-            self.vault, answering = assembly.build_vault(folder, settings.vault, settings)
-            self.agents.setdefault("vault", answering)
-            self.librarian = self.vault
-        if docs or not self.agents:
-            self.librarian, self._answering = assembly.build_retrieval(
-                folder, paths, settings, watch=watch, shared=self._shared
-            )
-            self.agents.setdefault("documents", self._answering)
-        if demo is not None:
-            from turnwire.agents.demo import DemoAgent
-
-            self.agents.setdefault("demo", DemoAgent())
-            if demo == "first":
-                self.agents = {"demo": self.agents["demo"]} | self.agents
+        self._add_own_agents([Path(path) for path in docs], watch, demo)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
@@ -224,6 +210,25 @@ class Turnwire:
         self._termination: Termination | None = None
         self._watchdog: LoopWatchdog | None = None
 
+    def _add_own_agents(self, docs: list[Path], watch: bool, demo: Literal["first", "last"] | None) -> None:
+        """Add the agents that come with Turnwire: of the vault, of documents, and the demo."""
+        settings, folder = self.settings, self._scratch or self.settings.data
+        if settings.vault is not None:
+            self.vault, vault_agent = assembly.build_vault(folder, settings.vault, settings)
+            self.agents.setdefault("vault", vault_agent)
+            self.librarian = self.vault
+        if docs or not self.agents:
+            self.librarian, self._document_agent = assembly.build_retrieval(
+                folder, docs, settings, watch=watch, shared=self._shared
+            )
+            self.agents.setdefault("documents", self._document_agent)
+        if demo is not None:
+            from turnwire.agents.demo import DemoAgent
+
+            self.agents.setdefault("demo", DemoAgent())
+            if demo == "first":
+                self.agents = {"demo": self.agents["demo"]} | self.agents
+
     def asgi(self) -> Any:
         """Return the ASGI app, to be served on its own or mounted inside another one."""
         # FastAPI takes a while to load, and a process that only runs turns does not need it.
@@ -266,7 +271,7 @@ class Turnwire:
                 await self.kernel.load(self.agents, as_agent, self._offer_tools)
             if self.settings.follow_ups:
                 self._offer_tools([follow_up_tool(self.scheduler, self.store)])
-            self._factories = FactoryAgents(self.agents, as_agent)
+            self._factories = FactoryAgents(self.agents)
             await self._factories.open()
             self.reports.open()
             await self.runner.open()
@@ -338,7 +343,7 @@ class Turnwire:
         """Close each agent that has an `async def close()`, once."""
         # An agent may wrap an object; then the object has the `close`.
         own = [agent for name, agent in self.agents.items() if self._factories and name not in self._factories.opened]
-        agents: list[Any] = [*own, self._answering, *self._unwrapped]
+        agents: list[Any] = [*own, self._document_agent, *self._unwrapped]
         unique = {id(agent): agent for agent in agents}
         closers = [
             agent.close for agent in unique.values() if inspect.iscoroutinefunction(getattr(agent, "close", None))

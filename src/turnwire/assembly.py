@@ -140,7 +140,7 @@ def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
     try:
         from turnwire.stores.postgres import PostgresStore
     except ImportError as error:
-        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+        raise _no_driver() from error
     return PostgresStore(
         settings.database_url.get_secret_value(),
         connections=settings.database_connections,
@@ -149,8 +149,12 @@ def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
     )
 
 
+def _no_driver() -> StoreUnusableError:
+    return StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'")
+
+
 def build_shared(store: StoreKind | Store, settings: Settings) -> "SharedDatabase | None":
-    """Return the home of what a process keeps beside the logs, if the store is shared. Raises StoreUnusableError."""
+    """Return the database of documents, extensions and secrets, if the store is shared. Raises StoreUnusableError."""
     is_shared = store == "postgres" if isinstance(store, str) else store.is_shared
     if not is_shared or settings.database_url is None:
         return None
@@ -162,7 +166,7 @@ def open_shared(url: str, settings: Settings) -> "SharedDatabase":
     try:
         from turnwire.stores.postgres.shared_database import SharedDatabase
     except ImportError as error:
-        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+        raise _no_driver() from error
     return SharedDatabase(url, behind_pooler=not settings.database_hints)
 
 
@@ -171,7 +175,7 @@ def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExpor
     try:
         from turnwire.stores.postgres.transfer import PostgresImport
     except ImportError as error:
-        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+        raise _no_driver() from error
     from turnwire.stores.sqlite.transfer import SqliteExport
 
     if not (folder / DATABASE_NAME).exists():
@@ -250,7 +254,7 @@ def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings, 
 
 
 def build_history(store: Store, settings: Settings) -> HistorySource:
-    """Return what makes the history of a turn. Raises ModelUnusableError."""
+    """Return the source of the history of turns. Raises ModelUnusableError."""
     if settings.compaction == "trim":
         return TrimmedHistory(store, settings.history_turns, settings.history_tokens)
     model = build_model(settings)
@@ -330,7 +334,7 @@ def build_model(settings: Settings) -> Model | None:
 
 
 def build_embedder(settings: Settings) -> "Embedder | None":
-    """Return what embeds texts for search by meaning; None if there is nothing. Raises EmbedderUnusableError."""
+    """Return the embedder for search by meaning; None if there is none. Raises EmbedderUnusableError."""
     if settings.embeddings == "off" or (settings.embeddings == "auto" and not _has_minilm()):
         return None
     if settings.embeddings != "endpoint":
@@ -395,14 +399,14 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
 
     root = vault.resolve()
     library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
-    indexer, quoting = build_retrieval(library, [root], settings, watch=True)
+    indexer, extractive = build_retrieval(library, [root], settings, watch=True)
     notes = Vault(root)
-    shelf = VaultNoteIndex(indexer.searcher, str(root), notes.name)
+    index = VaultNoteIndex(indexer.searcher, str(root), notes.name)
     model = build_model(settings)
     if model is None:
-        return indexer, ExtractiveVaultAgent(quoting, shelf)
-    answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
-    return indexer, VaultAgent(answering, notes, shelf, indexer.notices)
+        return indexer, ExtractiveVaultAgent(extractive, index)
+    agent = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, index))
+    return indexer, VaultAgent(agent, notes, index, indexer.notices)
 
 
 def own_documentation() -> list[Path]:

@@ -257,8 +257,8 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=0.005,
-        description="The shortest time between two commits of a busy store. Unset: 0.001 for memory, 0.002 for SQLite,"
-        " 0.005 for PostgreSQL.",
+        description="The shortest time between two commits of a busy store. Unset: 0.001 for memory, 0.005 for SQLite"
+        " and PostgreSQL.",
     )
     heartbeat: float = Field(default=15, gt=0, description="The interval of heartbeats on idle streams.")
     text_start_timeout: float = Field(

@@ -1,7 +1,7 @@
 """Tests that are special to Google's ADK; the contract suite has the rest."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,9 @@ from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgen
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.apps import App
 from google.adk.events.event import Event as SdkEvent
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.google_llm import Gemini
+from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
@@ -31,6 +33,7 @@ from tests.core.desk import (
 )
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversation_of, model_server, says
+from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.google_adk import GoogleADKAgent
 from turnwire.agents.loader import as_agent
 from turnwire.core.events import (
@@ -41,6 +44,7 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.core.model_options import OPTION_NAMES
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore
 
@@ -136,6 +140,29 @@ async def test_parallel_agents_have_paths_and_the_last_of_a_sequence_answers(
     assert text_of(events, "Ann") == "Ann writes."
     assert text_of(events, "Bob") == "Bob writes."
     assert text_of(events) == "Editor writes."
+
+
+@SDK_WARNS
+async def test_paths_of_parallel_agents_are_released_at_the_end_of_the_turn(
+    model: Gemini, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_paths: list[tuple[str, ...]] = []
+
+    def enter(*args: Any, **options: Any) -> tuple[str, ...]:
+        open_paths.append(enter_agent(*args, **options))
+        return open_paths[-1]
+
+    def leave(path: tuple[str, ...]) -> None:
+        open_paths.remove(path)
+        leave_agent(path)
+
+    monkeypatch.setattr("turnwire.agents.google_adk.events.enter_agent", enter)
+    monkeypatch.setattr("turnwire.agents.google_adk.events.leave_agent", leave)
+    both = ParallelAgent(name="Both", sub_agents=[llm_agent(model, "Ann"), llm_agent(model, "Bob")])
+    model_server.plan(says("Yes."), says("Yes."))
+    events = await whole_turn(both)
+    assert text_of(events, "Ann") == text_of(events, "Bob") == "Yes."
+    assert open_paths == []
 
 
 async def test_workflow_is_an_agent(model: Gemini, model_server: ScriptedModel) -> None:
@@ -274,3 +301,27 @@ def test_missing_key_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert agent.find_problems() == ["the agent 'helper' calls Gemini, and there is no key; set GOOGLE_API_KEY"]
     monkeypatch.setenv("GOOGLE_API_KEY", "secret")
     assert agent.find_problems() == []
+
+
+# Model options
+
+
+class OtherLlm(BaseLlm):
+    """A model of another provider."""
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse]:
+        yield LlmResponse()
+
+
+@SDK_WARNS
+def test_model_options_are_for_agents_whose_models_are_gemini(model: Gemini) -> None:
+    def taken(agent: BaseAgent) -> frozenset[str]:
+        return GoogleADKAgent(agent, takes_model_options=True).takes_model_options
+
+    helper = LlmAgent(name="Helper", model=OtherLlm(model="other"))
+    assert taken(LlmAgent(name="Desk", model=model)) == set(OPTION_NAMES)
+    assert taken(LlmAgent(name="Desk", model=model, sub_agents=[helper])) == {"instructions"}
+    assert taken(LlmAgent(name="Desk", model="unknown-model")) == {"instructions"}
+    assert taken(SequentialAgent(name="Steps", sub_agents=[LlmAgent(name="One", model=model)])) == set()

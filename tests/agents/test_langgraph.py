@@ -508,6 +508,32 @@ async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
     ]
 
 
+@pytest.mark.parametrize("thread", [None, "own"])
+async def test_stream_of_messages_inside_a_node_gets_every_chunk(
+    model_server: ScriptedModel, model: ChatOpenAI, thread: str | None
+) -> None:
+    """The tokens of a turn's models are kept out of the turn's own stream of messages, but not out of others."""
+    inner: Any = create_agent(model, checkpointer=InMemorySaver() if thread else None)
+    outer: list[str] = []
+    streamed: list[str] = []
+
+    async def ask(state: MessagesState) -> dict[str, Any]:
+        outer.append((await model.ainvoke("alone")).text)
+        config: Any = {"configurable": {"thread_id": thread}} if thread else None
+        async for chunk, _ in inner.astream({"messages": state["messages"]}, config, stream_mode="messages"):
+            streamed.append(chunk.text)
+        return {}
+
+    model_server.plan(says("One", " by", " one."), says("Two", " by", " two."))
+    async with open_actor_desk(MemoryStore(), graph(ask)) as desk:
+        events = await desk.events(await desk.start())
+    assert outer == ["One by one."]
+    assert [piece for piece in streamed if piece] == ["Two", " by", " two."]
+    tokens = [event.content for event in only(events, TokenEvent)]
+    assert tokens[:3] == ["One", " by", " one."]
+    assert "".join(tokens).count("Two by two.") == 1
+
+
 class LosingSaver(InMemorySaver):
     """Does not write the checkpoint after the tools, like a process that is killed before it does."""
 

@@ -445,7 +445,7 @@ async def test_a_tool_that_asks_in_the_middle_is_told_once(model: ChatOpenAI, mo
 
 
 async def test_our_tools_work_in_a_graph_and_outside_of_one(model: ChatOpenAI, model_server: ScriptedModel) -> None:
-    @tool(timeout=0.05, max_output=10)
+    @tool(timeout=60, max_output=10)
     async def look(config: str, run_manager: int = 3) -> str:
         """Looks, under names that LangChain has for itself."""
         progress(f"{config} {run_manager}")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from llama_index.core.agent.workflow import AgentStream, AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
+from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import (
     Context,
@@ -18,6 +19,7 @@ from llama_index.core.workflow import (
     Workflow,
     step,
 )
+from pydantic import BaseModel
 
 from tests.contracts.turns import BOUND
 from tests.core.desk import (
@@ -44,6 +46,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.follow import fold_log
+from turnwire.core.model_options import OPTION_NAMES
 from turnwire.core.turns import TurnRecord
 from turnwire.models.address import ModelAddress
 from turnwire.stores.memory import MemoryStore
@@ -251,6 +254,44 @@ async def test_finish_reason_and_usage_of_another_llm_are_read_from_its_chunks(m
     assert [event.code for event in only(events, ErrorEvent)] == ([code] if code else [])
     assert [(event.input_tokens, event.output_tokens) for event in only(events, UsageEvent)] == [(3, 4)]
     await llm.close()
+
+
+class Forecast(BaseModel):
+    degrees: int
+
+
+class WarmLLM(MockFunctionCallingLLM):
+    """An LLM with one setting."""
+
+    temperature: float = 0.5
+
+    async def astream_chat_with_tools(self, tools: Any, **options: Any) -> AsyncGenerator[ChatResponse]:
+        async def reply() -> AsyncGenerator[ChatResponse]:
+            content = f"At {self.temperature}."
+            yield ChatResponse(message=ChatMessage(role="assistant", content=content), delta=content)
+
+        return reply()
+
+
+async def test_another_llm_gets_the_model_options_that_are_its_fields() -> None:
+    llm = WarmLLM()
+    agent = LlamaIndexAgent(FunctionAgent(llm=llm), takes_model_options=True)
+    assert agent.takes_model_options == {"instructions", "temperature"}
+    async with open_actor_desk(MemoryStore(), agent) as desk:
+        warm = await desk.events(await desk.start("Hello", options={"temperature": 0.9}))
+        usual = await desk.events(await desk.start("Hello"))
+    assert (text(list(warm)), text(list(usual)), llm.temperature) == ("At 0.9.", "At 0.5.", 0.5)
+
+
+def test_agents_of_text_and_workflows_take_fewer_model_options(llm: OpenAICompatibleLLM) -> None:
+    def taken(agent: Workflow) -> frozenset[str]:
+        return LlamaIndexAgent(agent, takes_model_options=True).takes_model_options
+
+    sampling = {"instructions", "temperature", "top_p", "max_tokens"}
+    pair: Any = [kind(name=kind.__name__, description="One.", llm=llm) for kind in (FunctionAgent, ReActAgent)]
+    assert taken(ReActAgent(llm=llm)) == taken(AgentWorkflow(agents=pair, root_agent="FunctionAgent")) == sampling
+    assert taken(FunctionAgent(llm=llm, output_cls=Forecast)) == set(OPTION_NAMES) - {"response_format"}
+    assert taken(Steps(FunctionAgent(llm=llm))) == set()
 
 
 async def test_llm_thinks_completes_and_needs_no_event_loop(

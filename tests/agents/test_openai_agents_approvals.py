@@ -275,7 +275,7 @@ async def test_a_tool_at_the_provider_may_need_approval(approved: bool) -> None:
 
 
 async def test_our_tools_keep_their_limits_and_their_schema() -> None:
-    @tool(timeout=0.05, max_output=10)
+    @tool(timeout=60, max_output=10)
     async def look(city: str) -> dict[str, str]:
         """Looks."""
         return {"sky": city}

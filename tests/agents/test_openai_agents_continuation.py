@@ -17,6 +17,7 @@ from tests.core.desk import (
     Desk,
     Gate,
     completed_answer,
+    failure,
     lose_worker,
     open_actor_desk,
     wait_for_events,
@@ -27,6 +28,7 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.core.contracts import Store, keeps_journal, resumes
 from turnwire.core.events import Event, HandoffEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log import LogLimits
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
@@ -352,6 +354,39 @@ async def test_session_of_the_sdk_has_every_item_once(
             assert repeated["messages"] == broken_off["messages"]
         else:
             assert (killed, last_request) == (items, model_server.bodies[-1]["messages"])
+    for session in sessions:
+        session.close()
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["unchanged", "changed"])
+async def test_turn_with_a_session_that_is_too_large_for_the_journal_continues_unless_that_has_changed(
+    model_server: ScriptedModel, make_office: MakeOffice, tmp_path: Path, changes: bool
+) -> None:
+    sessions: list[SQLiteSession] = []
+
+    def open_session(turn: Turn | None) -> SQLiteSession:
+        sessions.append(SQLiteSession("large", tmp_path / "memory.db"))
+        return sessions[-1]
+
+    large = {"role": "user", "content": "x" * LogLimits().max_entry_bytes}
+    await open_session(None).add_items([large, {"role": "assistant", "content": "I see."}])  # type: ignore[list-item]
+    model_server.plan(calls(("pay", {"amount": 1}), ids=["a1"]), says("It", asyncio.Event()), says("It is."))
+    office, store = make_office(), MemoryStore()
+    async with open_office(store, office, session=open_session) as desk:
+        turn = await desk.start("Go")
+        await wait_for_events(desk, turn, TokenEvent("It"))
+        await lose_worker(desk)
+    if changes:
+        await sessions[0].clear_session()
+    async with open_office(store, office, session=open_session) as desk:
+        if changes:
+            assert (await failure(desk, turn)).code == "diverged"
+        else:
+            assert await completed_answer(desk, turn) == "It is."
+            assert model_server.bodies[2]["messages"] == model_server.bodies[1]["messages"]
+            roles = [item.get("role") or item.get("type") for item in await sessions[0].get_items()]
+            assert roles == ["user", "assistant", "user", "function_call", "function_call_output", "assistant"]
+    assert office.done == {"pay 1": 1}
     for session in sessions:
         session.close()
 

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from agents import Agent as OpenAIAgent
+from agno.agent import Agent as AgnoSdkAgent
+from google.adk.agents import LlmAgent
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import NativeOutput
 
-from tests.contracts.agent_cases import langgraph, openai_agents, pydantic_ai
+from tests.contracts.agent_cases import agno, google_adk, langgraph, openai_agents, pydantic_ai
 from tests.contracts.agents import PATIENT
 from tests.contracts.test_agent import outcome, text
 from tests.contracts.test_agent_options import format_of
@@ -85,6 +87,22 @@ async def test_output_type_of_pydantic_ai(model_server: ScriptedModel, is_native
     async with open_actor_desk(MemoryStore(), agent) as desk:
         await check(desk, model_server)
     await pydantic_ai.close(built)
+
+
+async def test_output_schema_of_agno(model_server: ScriptedModel) -> None:
+    model_server.plan(says(*PIECES), says(*PIECES))
+    agent = AgnoSdkAgent(model=agno.sdk_model(model_server.url, PATIENT), output_schema=Weather)
+    async with open_actor_desk(MemoryStore(), agent) as desk:
+        await check(desk, model_server)
+    await agno.close(agent)
+
+
+async def test_output_schema_of_google_adk(model_server: ScriptedModel) -> None:
+    model_server.plan(says(*PIECES), says(*PIECES))
+    agent = LlmAgent(name="Helper", model=google_adk.sdk_model(model_server.url, PATIENT), output_schema=Weather)
+    async with open_actor_desk(MemoryStore(), agent) as desk:
+        await check(desk, model_server)
+    await google_adk.close(agent)
 
 
 async def test_structured_response_of_langgraph(model_server: ScriptedModel) -> None:

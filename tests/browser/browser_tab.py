@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
 
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 
 # The event is a web standard; its fields do not depend on the browser.
 REPORT_VIOLATIONS = """

@@ -82,6 +82,21 @@ async def test_steps_and_text_appear_live_and_in_order(browser: Browser, serve: 
         await expect(page.part("sessions")).to_contain_text("When does it leave?")
 
 
+async def test_long_answer_is_whole_and_in_order_when_its_session_is_opened(browser: Browser, serve: Serve) -> None:
+    # Far more than the page renders at once, with blocks longer than that.
+    numbers = [str(number) for number in range(3_000)]
+    paragraphs = [f"{number} {'and so on ' * (2_500 if number == '1500' else 2)}." for number in numbers]
+
+    async with serve(saying("\n\n".join(paragraphs))) as server, tab(browser, server.url) as page:
+        await page.ask("Tell me everything.")
+        await page.ended()
+        await page.page.reload()
+        await page.ended()
+        shown = page.answer.locator("p")
+        await expect(shown).to_have_count(len(numbers))
+        assert [text.split()[0] for text in await shown.all_text_contents()] == numbers
+
+
 async def test_citation_opens_the_document_at_the_passage(browser: Browser, serve: Serve, shelf: Path) -> None:
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
         assert server.turnwire.librarian is not None
@@ -172,6 +187,8 @@ async def test_enter_during_an_answer_puts_the_message_into_it(browser: Browser,
         await expect(page.part("turn")).to_have_count(2)
         await expect(page.part("input")).to_have_text("And this")
         await expect(page.answer).to_have_text("To Then: done")
+        # The message in the answer is no other version of the one that follows it.
+        await expect(page.part("version")).to_have_count(0)
 
 
 async def test_message_during_an_answer_can_be_queued_or_interrupt(browser: Browser, serve: Serve) -> None:
@@ -255,6 +272,7 @@ async def test_question_is_a_form_that_survives_a_reload(browser: Browser, serve
         await page.part("reply-submit").click()
         await page.ended()
         await expect(page.answer).to_have_text("Ann, 18, blue, True, False. You like tea.")
+        await expect(page.part("asked").first).to_contain_text("age: 18, colour: blue")
         await expect(page.part("asked").last).to_contain_text("tea")
 
 

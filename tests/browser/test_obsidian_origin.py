@@ -20,9 +20,6 @@ from turnwire.core.events import ToolCallEvent, ToolResultEvent
 
 __all__ = ["node", "plugin", "vault"]
 
-# The plugin's packages may have to be installed first.
-pytestmark = pytest.mark.timeout(420)
-
 ANDROID = "http://localhost"
 """The only one of Obsidian's origins that a browser page can have."""
 STRANGER = "http://localhost:8080"

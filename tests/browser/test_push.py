@@ -43,7 +43,16 @@ NO_WINDOWS = """
   check();
 })
 """
-SHOWN = "async () => (await registration.getNotifications()).map(({ title, body, data }) => ({ title, body, data }))"
+# Not every build of the browser keeps the notifications that it was given, so the worker's calls are recorded.
+RECORD_NOTIFICATIONS = """
+() => {
+  self.notifications = [];
+  registration.showNotification = async (title, { body, data }) => {
+    self.notifications.push({ title, body, data });
+  };
+}
+"""
+SHOWN = "() => self.notifications"
 
 
 @asynccontextmanager
@@ -101,6 +110,7 @@ async def test_user_is_notified_of_a_turn_that_was_left(
         (await puppet.part()).end()
         message = service.decrypt((await service.message()).body)
         await context.service_workers[0].evaluate(COUNT_LISTINGS)
+        await context.service_workers[0].evaluate(RECORD_NOTIFICATIONS)
         # The page is visible, so the first message is no news.
         await deliver(page, {**message, "turn_id": "another", "message": "Seen"})
         # A headless browser has no hidden windows, so the worker is told that there is none.

@@ -18,9 +18,6 @@ from tests.server.cutting_proxy import cutting
 from tests.serving import Puppet, within
 from turnwire.core.turns import Turn
 
-# The packages may have to be installed and built first.
-pytestmark = pytest.mark.timeout(420)
-
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -309,14 +309,14 @@ def test_plain_answer_has_no_escape_codes(tmp_path: Path) -> None:
 def test_terminated_chat_restores_the_terminal_modes(tmp_path: Path, message: str | None) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
-        before = termios.tcgetattr(typist.child.child_fd)[3]
+        before = termios.tcgetattr(typist.terminal)[3]
         typist.see(PROMPT, "›")
         if message is not None:
             ask(typist, message)
             typist.see("Well,")
-        assert termios.tcgetattr(typist.child.child_fd)[3] != before
-        typist.child.kill(signal.SIGTERM)
-        typist.until(lambda: termios.tcgetattr(typist.child.child_fd)[3] == before, "the restored terminal modes")
+        assert termios.tcgetattr(typist.terminal)[3] != before
+        typist.process.send_signal(signal.SIGTERM)
+        typist.until(lambda: termios.tcgetattr(typist.terminal)[3] == before, "the restored terminal modes")
         assert typist.exit_code() == 143
 
 

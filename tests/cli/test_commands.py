@@ -228,7 +228,7 @@ def test_object_that_is_no_agent_is_named_shortly(tmp_path: Path, monkeypatch: p
     refused = call("serve", "--data", tmp_path / "data", "--agent", "no_agents_here:lengthy")
     assert refused.exit_code == 1
     assert "an object of type `list` is not an agent" in refused.output
-    assert len(refused.output) < 500
+    assert "'word', 'word'" not in refused.output
 
 
 def test_tail_prints_one_event_per_line(data: Path) -> None:

@@ -1,4 +1,4 @@
-// The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
+// The AI SDK's chat, over HTTP (5, 6 and 7), on a WebSocket (7) and with the transport of workflows (7).
 import { readFile } from "node:fs/promises";
 
 import { args, print, until, url } from "./script_io.mjs";
@@ -20,7 +20,29 @@ class Chat extends ai.AbstractChat {
   constructor({ messages = [], ...options }) { super({ ...options, state: new State(messages) }); }
 }
 
+const requests = [];
+let cuts = false;
+
+/** Fetches, and ends the first body after some text of the answer, as a proxy does that gives up. */
+async function fetchCut(fetchWhole, address, options) {
+  requests.push(`${options?.method ?? "GET"} ${address.slice(url.length)}`);
+  const response = await fetchWhole(address, options);
+  if (!cuts || requests.length > 1) return response;
+  const cut = new TransformStream({
+    transform(bytes, controller) {
+      controller.enqueue(bytes);
+      if (new TextDecoder().decode(bytes).includes("text-delta")) controller.terminate();
+    },
+  });
+  return new Response(response.body.pipeThrough(cut), response);
+}
+
 async function transport() {
+  if (transportName === "workflow7") {
+    const { WorkflowChatTransport } = await import("@ai-sdk/workflow/client");
+    const options = (await example("workflow-options.js")).workflowOptions(url);
+    return new WorkflowChatTransport({ ...options, fetch: (...request) => fetchCut(options.fetch, ...request) });
+  }
   if (transportName !== "ws7") return new ai.DefaultChatTransport({ api: `${url}/api/chat?sdk_version=${transportName.at(-1)}` });
   const { WebSocket } = await import("undici");
   return new ai.WebSocketChatTransport({ url: `${url.replace("http", "ws")}/api/chat/ws`, webSocket: WebSocket });
@@ -55,10 +77,14 @@ const parts = (chat) => (last(chat)?.role === "assistant" ? last(chat).parts : [
 const text = (chat) => parts(chat).filter((part) => part.type === "text").map((part) => part.text).join("");
 const report = (chat) => ({ status: chat.status, error: chat.error?.message, message: last(chat), count: chat.messages.length, seen });
 
-async function loader() {
+async function example(name) {
   // The guide's own file, whose `.js` Node would take for CommonJS.
-  const source = await readFile(new URL("../../docs/examples/load-messages.js", import.meta.url));
-  const { loadMessages } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
+  const source = await readFile(new URL(`../../docs/examples/${name}`, import.meta.url));
+  return import(`data:text/javascript;base64,${source.toString("base64")}`);
+}
+
+async function loader() {
+  const { loadMessages } = await example("load-messages.js");
   return () => loadMessages(url, "chat-1");
 }
 
@@ -109,6 +135,14 @@ if (scene === "tools") {
   await sending;
   if (transportName !== "ws7") await stopping;
   print(report(chat));
+} else if (scene === "hang-up") {
+  // Stop, as the page has it: it only closes the connection. The next question must not wait for the answer before it.
+  const sending = chat.sendMessage({ text: "wait" });
+  await until(() => text(chat));
+  await chat.stop();
+  await sending;
+  await chat.sendMessage({ text: "plain" });
+  print(report(chat));
 } else if (scene === "late") {
   const sending = chat.sendMessage({ text: more[0] });
   await until(() => text(chat));
@@ -120,6 +154,13 @@ if (scene === "tools") {
   const again = await open("chat-1", partial, () => (finished += 1));
   await again.resumeStream();
   print({ ...report(again), same: JSON.stringify(again.messages) === JSON.stringify(chat.messages), finished });
+} else if (scene === "cut") {
+  cuts = true;
+  const sending = chat.sendMessage({ text: more[0] });
+  await until(() => requests.length > 1);
+  print({ begun: text(chat) });
+  await sending;
+  print({ ...report(chat), requests });
 } else if (scene === "resume") {
   const sending = chat.sendMessage({ text: more[0] });
   await until(() => text(chat));
@@ -133,6 +174,22 @@ if (scene === "tools") {
   const idle = await open("chat-1", again.messages);
   await idle.resumeStream();
   print(report(idle));
+} else if (scene === "queued") {
+  // A second question waits for the answer to the first when the page is loaded again.
+  const loadMessages = await loader();
+  const sending = chat.sendMessage({ text: "first" });
+  await until(() => text(chat));
+  const tab = await open("chat-1", await loadMessages());
+  const waiting = tab.sendMessage({ text: "second" });
+  await until(() => last(tab).role === "assistant");
+  const again = await open("chat-1", await loadMessages());
+  const loaded = structuredClone(again.messages);
+  const resuming = again.resumeStream();
+  await until(() => again.messages.length > loaded.length);
+  print({ loaded });
+  await Promise.all([sending, waiting, resuming]);
+  print({ ...report(again), messages: again.messages, same: JSON.stringify(last(again)) === JSON.stringify(last(tab)) });
+  print({ loaded: await loadMessages() });
 } else if (scene === "load") {
   const loadMessages = await loader();
   for (const message of more) {

@@ -43,6 +43,12 @@ class Script:
             raise AssertionError(f"the script ended:\n{await self.stderr()}")
         return json.loads(line)
 
+    async def send(self, line: str) -> None:
+        """Write a line to the standard input of the script."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        await self._process.stdin.drain()
+
     async def stderr(self) -> str:
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE):
@@ -78,6 +84,7 @@ def run(node: str) -> Run:
             name,
             *arguments,
             cwd=HERE,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=2**24,

@@ -51,8 +51,20 @@ async function openai(agent, api) {
   return "ready";
 }
 
+async function provider(agent, api) {
+  const [{ createOpenAI }, { generateText }] = [await import("@ai-sdk/openai"), await import("ai")];
+  const model = createOpenAI({ baseURL: `${url}/v1`, apiKey: "none" })[api](agent);
+  const content = [{ type: "text", text: "What is it?" }, { type: "image", image: picture, mediaType: "image/png" }];
+  const messages = [{ role: "user", content }];
+  const first = await generateText({ model, messages, maxRetries: 0 });
+  messages.push(...first.response.messages, { role: "user", content: "Which colour?" });
+  await generateText({ model, messages, maxRetries: 0 });
+  return "ready";
+}
+
 const senders = {
   ai5: (agent) => aiSdk(agent, "ai5"), ai6: (agent) => aiSdk(agent, "ai"), ai7: (agent) => aiSdk(agent, "ai7"),
   ag_ui: agUi, responses: (agent) => openai(agent, "responses"), completions: (agent) => openai(agent, "completions"),
+  provider_responses: (agent) => provider(agent, "responses"), provider_completions: (agent) => provider(agent, "chat"),
 };
 for (const agent of agents) print(await senders[client](agent));

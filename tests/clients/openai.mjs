@@ -1,4 +1,6 @@
 // OpenAI's client for Node.
+import { once } from "node:events";
+import { createInterface } from "node:readline";
 import OpenAI from "openai";
 import { args, print, until, url } from "./script_io.mjs";
 
@@ -64,6 +66,27 @@ if (scene === "responses") {
   });
   const text = await runner.finalContent();
   print({ text, roles: runner.messages.map((message) => message.role) });
+} else if (scene === "tools-restart") {
+  const locate = async () => {
+    print({ called: "locate" });
+    const [line] = await once(createInterface(process.stdin), "line"); // The address of the server after its restart.
+    client.baseURL = `${line}/v1`;
+    process.stdin.destroy();
+    return "Bern";
+  };
+  const parameters = { type: "object", properties: {} };
+  const tool = { type: "function", function: { name: "locate", description: "Find the user.", parameters, parse: JSON.parse, function: locate } };
+  const options = { model: "turnwire", messages: [{ role: "user", content: input }], tools: [tool], stream: args[2] === "streamed" };
+  const runner = client.chat.completions.runTools(options);
+  print({ text: await runner.finalContent() });
+} else if (scene === "ai-sdk") {
+  const [{ createOpenAI }, { generateText, streamText }] = [await import("@ai-sdk/openai"), await import("ai")];
+  const provider = createOpenAI({ baseURL: `${url}/v1`, apiKey: "none" });
+  for (const model of [provider.responses("turnwire"), provider.chat("turnwire")]) {
+    const whole = await generateText({ model, prompt: input, maxRetries: 0 });
+    const streamed = streamText({ model, prompt: input, maxRetries: 0 });
+    print({ text: whole.text, streamed: await streamed.text, usage: whole.usage.inputTokens, reason: await streamed.finishReason });
+  }
 } else if (scene === "broken") {
   const stream = await client.chat.completions.create({
     model: "turnwire", messages: [{ role: "user", content: input }], stream: true,

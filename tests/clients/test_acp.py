@@ -8,7 +8,7 @@ import pytest
 from tests.clients.conftest import Run
 from tests.process.server_process import AGENTS
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.process]
+pytestmark = pytest.mark.process
 
 
 async def test_editor_prompts_decides_cancels_and_loads(

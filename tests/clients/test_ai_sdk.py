@@ -1,4 +1,4 @@
-"""Tests of the AI SDK's own chat client: versions 5, 6 and 7 over HTTP, version 7 on a WebSocket."""
+"""Tests of the AI SDK's own chat client: versions 5, 6 and 7 over HTTP, version 7 with its other transports."""
 
 import json
 from typing import Any
@@ -14,9 +14,10 @@ pytestmark = pytest.mark.timeout(300)
 
 
 ROTATED = pytest.mark.rotated("transport")
+TRANSPORTS = ("http5", "http6", "http7", "ws7", "workflow7")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=ROTATED) for name in ("http5", "http6", "http7", "ws7")])
+@pytest.fixture(params=[pytest.param(name, marks=ROTATED) for name in TRANSPORTS])
 def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -68,7 +69,7 @@ async def test_regenerate_starts_a_second_turn(serve: Serve, run: Run, transport
 
 @pytest.mark.parametrize("approved", [True, False])
 @ROTATED
-@pytest.mark.parametrize("transport", ["http6", "http7", "ws7"])  # Version 5 has no approvals.
+@pytest.mark.parametrize("transport", TRANSPORTS[1:])  # Version 5 has no approvals.
 async def test_approval_decision_continues_the_same_message(
     serve: Serve, run: Run, transport: str, approved: bool
 ) -> None:
@@ -97,6 +98,15 @@ async def test_stop_cancels_the_turn(serve: Serve, run: Run, puppet: Puppet, tra
         assert (await server.ended(report["message"]["id"]))["outcome"] == "cancelled"
 
 
+async def test_question_after_stop_does_not_wait_for_the_answer_before_it(
+    serve: Serve, run: Run, transport: str
+) -> None:
+    async with serve(play) as server, run("chat.mjs", server.url, transport, "hang-up") as script:
+        report = await script.next()  # The first turn would never end by itself.
+        assert await server.written() == (1, 2)
+    assert (report["status"], text_of(report["message"])) == ("ready", "Plain answer.")
+
+
 async def test_reloaded_page_resumes_the_answer(serve: Serve, run: Run, puppet: Puppet, transport: str) -> None:
     async with serve() as server, run("chat.mjs", server.url, transport, "resume", "slow") as script:
         part = await puppet.part()
@@ -108,6 +118,24 @@ async def test_reloaded_page_resumes_the_answer(serve: Serve, run: Run, puppet: 
         await script.ended()
     assert (report["status"], text_of(report["message"]), report["same"]) == ("ready", "Hello again", True)
     assert (idle["status"], idle["count"]) == ("ready", 2)
+
+
+async def test_workflow_transport_of_the_guide_fetches_the_rest_of_an_answer(
+    serve: Serve, run: Run, puppet: Puppet
+) -> None:
+    async with serve() as server, run("chat.mjs", server.url, "workflow7", "cut", "slow") as script:
+        part = await puppet.part()
+        part.say("Hello ")
+        assert await script.next() == {"begun": "Hello "}
+        part.say("again")
+        part.end()
+        report = await script.next()
+        await script.ended()
+        assert await server.written() == (1, 1)
+    assert (report["status"], report["count"], text_of(report["message"])) == ("ready", 2, "Hello again")
+    run_id = report["message"]["id"]
+    assert report["requests"][0] == "POST /api/chat"
+    assert report["requests"][1].startswith(f"GET /api/chat/{run_id}/stream?startIndex=")
 
 
 async def test_answer_that_ended_while_the_client_was_away_is_resumed_whole(
@@ -123,6 +151,29 @@ async def test_answer_that_ended_while_the_client_was_away_is_resumed_whole(
         await script.ended()
     assert (report["status"], report["count"], text_of(report["message"])) == ("ready", 2, "Hello again")
     assert (report["same"], report["finished"]) == (True, 1)
+
+
+async def test_page_that_is_reloaded_while_a_question_is_queued_gets_the_answer_to_it(
+    serve: Serve, run: Run, puppet: Puppet, transport: str
+) -> None:
+    async with serve() as server, run("chat.mjs", server.url, transport, "queued") as script:
+        first = await puppet.part()
+        first.say("One ")
+        begun = (await script.next())["loaded"]
+        first.say("and more")
+        first.end()
+        second = await puppet.part()
+        second.say("Two")
+        second.end()
+        report, ended = await script.next(), (await script.next())["loaded"]
+        await script.ended()
+        assert await server.written() == (1, 2)
+    # The answer that runs is not the one that the stream brings, so it is loaded as far as it is.
+    assert [text_of(message) for message in begun] == ["first", "One ", "second"]
+    assert [text_of(message) for message in report["messages"]] == ["first", "One ", "second", "Two"]
+    assert (report["status"], report["same"]) == ("ready", True)
+    assert [text_of(message) for message in ended] == ["first", "One and more", "second", "Two"]
+    assert [message["id"] for message in ended] == [message["id"] for message in report["messages"]]
 
 
 async def test_history_of_the_guide_is_continued(serve: Serve, run: Run, transport: str) -> None:

@@ -1,17 +1,26 @@
 """Tests of OpenAI's own clients for Node and Python."""
 
+import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import openai
 import pytest
+from llm.default_plugins.openai_models import Chat
 from openai import AsyncOpenAI
+from openai.types import Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from tests.clients.conftest import Run
 from tests.clients.scenes import CLIENT_TOOLS, RICH, TwoWayAgent, play
+from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, within
 
+__all__ = ["lost_connections_are_collected"]
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -133,6 +142,75 @@ async def test_python_completion_is_streamed_and_failure_raises(serve: Serve) ->
                 pass
 
 
+@IGNORED  # The client never closes its connections.
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_llm_reads_the_answer_and_its_usage_which_is_0_if_unknown(serve: Serve, is_streamed: bool) -> None:
+    def ask(scene: str) -> tuple[str, int, int]:
+        response: Any = model.prompt(scene, stream=is_streamed, key="none")
+        return response.text(), response.usage().input, response.usage().output
+
+    async with serve(play) as server:
+        model = Chat("turnwire", model_name="turnwire", api_base=f"{server.url}/v1", key="none")
+        assert await within(asyncio.to_thread(ask, "plain")) == ("Plain answer.", 0, 0)
+        assert await within(asyncio.to_thread(ask, "rich")) == (RICH, 11, 7)
+
+
+def check_strictly(form: Any, value: dict[str, Any]) -> None:
+    """Check a value against a type of OpenAI's library, which does so in no request."""
+    if error := value.get("response", value).get("error"):
+        assert (error["code"], error["message"]) == ("model_away", "the model is away")
+        error["code"] = "server_error"  # The code of a turn is its own.
+    TypeAdapter(form).validate_json(json.dumps(value), strict=True)
+
+
+def events_of(stream: str) -> list[dict[str, Any]]:
+    return [json.loads(line[len("data: ") :]) for line in stream.split("\n") if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("calls", ["function_call", "mcp_call"])
+async def test_everything_that_is_answered_is_of_the_types_of_the_library(serve: Serve, calls: str) -> None:
+    kinds: set[str] = set()
+    tools = [{"type": "function", "strict": False, **tool} for tool in CLIENT_TOOLS]
+    for agent, scenes, more in (
+        (play, ("plain", "rich", "pay", "fail"), {}),
+        (TwoWayAgent(), ("mixed",), {"tools": tools}),
+    ):
+        async with serve(agent, openai_server_calls=calls) as server:
+            post = server.http.post
+            for scene in scenes:
+                body = {"model": "turnwire", "input": scene, "metadata": {"a": "b"}, **more}
+                check_strictly(Response, (await post("/v1/responses", json=body)).json())
+                for event in events_of((await post("/v1/responses", json={**body, "stream": True})).text):
+                    kinds.add(event["type"])
+                    if event["type"] != "keepalive":  # An event that the API does not have.
+                        check_strictly(ResponseStreamEvent, event)
+                messages = [{"role": "user", "content": scene}]
+                if agent is play and scene != "fail":
+                    check_strictly(
+                        ChatCompletion, (await post("/v1/chat/completions", json={"messages": messages})).json()
+                    )
+                    options = {"stream": True, "stream_options": {"include_usage": True}}
+                    streamed = await post("/v1/chat/completions", json={"messages": messages, **options})
+                    for chunk in events_of(streamed.text):
+                        check_strictly(ChatCompletionChunk, chunk)
+            for model in (await server.http.get("/v1/models")).json()["data"]:
+                check_strictly(Model, model)
+    assert kinds >= {
+        *("response.created", "response.completed", "response.failed", "response.reasoning_summary_text.delta"),
+        *("response.output_text.annotation.added", "response.function_call_arguments.done", "keepalive"),
+    }
+
+
+async def test_provider_of_the_ai_sdk_reads_an_agent_with_tools_over_both_apis(serve: Serve, run: Run) -> None:
+    async with (
+        serve(play, openai_server_calls="mcp_call") as server,
+        run("openai.mjs", server.url, "ai-sdk", "rich") as script,
+    ):
+        reports = [await script.next() for _ in range(2)]
+        await script.ended()
+    assert reports == [{"text": RICH, "streamed": RICH, "usage": 11, "reason": "stop"}] * 2
+
+
 # Functions of the client
 
 OUTPUTS = {"locate": "Bern", "clock": "noon"}
@@ -146,6 +224,20 @@ async def test_node_run_tools_runs_the_functions_of_a_turn(serve: Serve, run: Ru
         assert await server.written() == (1, 1)
     assert report["text"] == " Still in Bern."
     assert report["roles"] == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("form", ["whole", "streamed"])
+async def test_node_run_tools_continues_the_turn_after_a_restart(serve: Serve, run: Run, form: str) -> None:
+    async with AsyncExitStack() as stack:
+        async with serve(TwoWayAgent(), store="sqlite") as server:
+            script = await stack.enter_async_context(run("openai.mjs", server.url, "tools-restart", "locate", form))
+            assert await script.next() == {"called": "locate"}
+        async with serve(TwoWayAgent(), store="sqlite") as server:
+            await script.send(server.url)
+            report = await script.next()
+            await script.ended()
+            assert await server.written() == (1, 1)
+    assert report["text"] == "You are in Bern."
 
 
 async def test_python_completion_with_functions_resends_its_history_and_continues_the_turn(serve: Serve) -> None:

@@ -19,7 +19,8 @@ A case is a module with:
                                             run continues, or the turn fails with `tool_failed`
     UNKNOWN_TOOL = "reported" | "fatal"     the same for a tool that does not exist: `bad_answer` if it is fatal
 
-and, if there is something to close, `async def close(built)`. The module of an SDK has
+and, if there is something to close, `async def close(built)`; if its tests need more than others, `NEEDS`, the names
+of their marks. The module of an SDK has
 
     def delegate(url, tools, *, api, timeout):
                                             an agent with one tool, `ask_scout(question)`, which runs the agent "Scout",
@@ -37,6 +38,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.core.desk import Desk
+from tests.examples import runs_all
 from tests.scripted_model import ScriptedModel
 from turnwire.agents.loader import as_agent
 from turnwire.core.budget import Limits
@@ -44,17 +46,21 @@ from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
-Api = Literal["chat", "responses", "gemini"]
+Api = Literal["chat", "responses", "gemini", "messages"]
 Ability = Literal[
     "approvals",
     "bounded",
     "edits",
     "files",
     "fragments",
+    "limits",
     "lists",
     "options",
     "reasoning",
     "steering",
+    "tail",
+    "together",
+    "truncation",
     "values",
     "waits",
     "woven",
@@ -66,10 +72,14 @@ bounded    counts model calls across a suspension
 edits      runs a tool with arguments that a person has edited
 files      passes files of messages to the model
 fragments  continues when the model sends arguments that are cut off
+limits     fails when the model stops at its limit of tokens; without it, the SDK asks for the rest
 lists      continues when the model sends a list as arguments
 options    hands the model options of clients to the SDK
 reasoning  reports the model's reasoning
 steering   takes messages into a running turn
+tail       reports text that arrives together with the loss of the connection
+together   requests the approvals of all calls of a reply at once, also of the SDK's own tools
+truncation tells an answer without its last event from a lost connection
 values     reports the value that a tool returned, not its text
 waits      keeps a journal, so that tools can ask, and the client can run tools
 woven      reads parallel calls whose pieces are interleaved
@@ -89,12 +99,21 @@ class AgentCase:
         return f"{self.module.NAME}-{self.api}"
 
     @property
+    def needs(self) -> list[pytest.MarkDecorator]:
+        return [getattr(pytest.mark, need) for need in getattr(self.module, "NEEDS", ())]
+
+    @property
     def tool_error_is_fatal(self) -> bool:
         return self.module.TOOL_ERROR == "fatal"
 
     @property
     def unknown_tool_is_fatal(self) -> bool:
         return self.module.UNKNOWN_TOOL == "fatal"
+
+    @property
+    def truncated(self) -> str:
+        """Return the error code of an answer without its last event."""
+        return "truncated" if self.can("truncation") else "model_unavailable"
 
     def can(self, ability: Ability) -> bool:
         return not {ability, f"{ability}/{self.api}"} & set(self.module.CANNOT)
@@ -130,9 +149,14 @@ class AgentCase:
                 await close(built)
 
 
+# The program of this SDK is large, and takes seconds to start.
+ONLY_IN_ALL = frozenset({"claude"})
+
+
 def _modules() -> Iterator[ModuleType]:
     for path in sorted((Path(__file__).parent / "agent_cases").glob("*.py")):
-        yield import_module(f"tests.contracts.agent_cases.{path.stem}")
+        if runs_all() or path.stem not in ONLY_IN_ALL:
+            yield import_module(f"tests.contracts.agent_cases.{path.stem}")
 
 
 MODULES: Sequence[ModuleType] = tuple(_modules())
@@ -141,7 +165,7 @@ CASES: Sequence[AgentCase] = tuple(AgentCase(module, api) for module in MODULES 
 
 def case_params(cases: Sequence[AgentCase] = CASES) -> list[Any]:
     """Return the parameters of a fixture `case`: `scripts/test` runs a test with each adapter, over one of its APIs."""
-    return [pytest.param(case, id=case.id, marks=pytest.mark.rotated("case.api")) for case in cases]
+    return [pytest.param(case, id=case.id, marks=[pytest.mark.rotated("case.api"), *case.needs]) for case in cases]
 
 
 def case_fixture(*needs: Ability) -> Any:

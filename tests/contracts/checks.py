@@ -4,18 +4,24 @@ Each raises AssertionError if the promise is broken. They run on every store, an
 (`test_guards`), to prove that they fail there.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, done, positions, seized, texts, whole_log, write
+from tests.core.desk import lose_worker, open_actor_desk, wait_for_events
+from turnwire.agents.loader import as_agent
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
+from turnwire.core.journal import current_journal, fingerprint
 from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.recording import record_turn
+from turnwire.core.replay import replay_turn
+from turnwire.core.turns import Turn, TurnRecord
 
 
 async def assert_refused(error: type[Exception], write: Any) -> None:
@@ -130,3 +136,54 @@ async def check_entries_are_committed_with_their_events(backend: StoreBackend, s
         await log.flush()
     unwatch()
     assert found == [1, 2], f"the event was ahead of the journal: {found}"
+
+
+class ModelCaller:
+    """An agent that calls a model three times, and shows the replies. `answers` are those that were not live."""
+
+    on_crash = "resume"
+    journal = True
+
+    def __init__(self, prompt: str, *, stops: bool = False) -> None:
+        self.answers: list[str] = []
+        self._prompt = prompt
+        self._stops = stops
+
+    async def answer(self, turn: Turn) -> AsyncIterator[str]:
+        journal = current_journal()
+        assert journal is not None
+        place = journal.place("run")
+        for text in ("One.", "Two.", "Three."):
+            request = fingerprint([self._prompt, text])
+            with await journal.begin_model(place, names=("caller", "small"), fingerprint=request) as call:
+                if not call.is_live:
+                    self.answers.append(call.result)
+                    continue
+                yield text
+                if self._stops and text == "Three.":
+                    await asyncio.Event().wait()
+                call.finish(text)
+
+
+async def check_calls_are_answered_in_their_order(store: Store) -> None:
+    """The worker is lost in the third of three calls of one run."""
+    async with open_actor_desk(store, ModelCaller("Hello", stops=True)) as desk:
+        turn = await desk.start()
+        await wait_for_events(desk, turn, TokenEvent("Three."))
+        await lose_worker(desk)
+    caller = ModelCaller("Hello")
+    async with open_actor_desk(store, caller) as desk:
+        await desk.end(turn)
+    assert caller.answers == ["One.", "Two."], f"wrong answers: {caller.answers}"
+
+
+async def check_changed_request_is_named(store: Store) -> None:
+    """The recorded turn of an agent is replayed with another prompt."""
+    async with open_actor_desk(store, ModelCaller("Hello")) as desk:
+        turn = await desk.start()
+        await desk.end(turn)
+    recording = await record_turn(store, await store.find_turn("ann", turn.id), ())
+    assert (await replay_turn(recording, as_agent(ModelCaller("Hello")))).divergence is None
+    divergence = (await replay_turn(recording, as_agent(ModelCaller("Bye")))).divergence
+    assert divergence is not None, "the changed request was not noticed"
+    assert (divergence.what, divergence.position) == ("prompt", 3)

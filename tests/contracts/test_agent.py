@@ -427,15 +427,34 @@ FAILURES: list[tuple[str, Answer | Failure, str]] = [
 ]
 
 
+async def check_continued(case: AgentCase, model_server: ScriptedModel, answer: Answer) -> None:
+    """Check that the SDK requests the rest of an answer, and that both are one text."""
+    model_server.plan(answer, says(" answer."))
+    async with case.desk(model_server) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    assert text(events) == "Half an answer."
+
+
 @pytest.mark.parametrize(
     ("answer", "code"), [(answer, code) for _, answer, code in FAILURES], ids=[name for name, _, _ in FAILURES]
 )
 async def test_partial_answer_fails_the_turn(
     case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure, code: str
 ) -> None:
+    if isinstance(answer, Answer) and answer.ending == "length" and not case.can("limits"):
+        await check_continued(case, model_server, answer)
+        return
+    code = case.truncated if isinstance(answer, Answer) and answer.ending == "unfinished" else code
+    shown = asyncio.Event()
+    if isinstance(answer, Answer) and answer.ending == "cut" and not case.can("tail"):
+        answer = replace(answer, pieces=(*answer.pieces, shown))
     model_server.plan(answer)
     async with case.desk(model_server) as desk:
         turn = await desk.start()
+        if isinstance(answer, Answer) and shown in answer.pieces:
+            await seen(desk, turn, lambda event: isinstance(event, TokenEvent) and event.content.endswith("an"))
+            shown.set()
         events = await desk.events(turn)
         assert outcome(events) == ("failed", code)
         assert text(events) == ("Half an" if isinstance(answer, Answer) else "")
@@ -452,7 +471,7 @@ async def test_partial_answer_after_a_tool_fails_the_turn(case: AgentCase, model
     model_server.plan(calls(("weather", {"city": "Oslo"})), truncates("Half an"))
     async with case.desk(model_server, weather) as desk:
         events = await desk.events(await desk.start())
-    assert outcome(events) == ("failed", "truncated")
+    assert outcome(events) == ("failed", case.truncated)
     check_calls_have_results(events)
     assert text(events).endswith("Half an")
 
@@ -468,10 +487,12 @@ async def test_tool_call_of_a_partial_answer_never_runs(
         ran.append(city)
         return "gone"
 
-    model_server.plan(replace(calls(("delete", {"city": "Oslo"})), ending=ending))
+    answer = replace(calls(("delete", {"city": "Oslo"})), ending=ending)
+    model_server.plan(answer)
     async with case.desk(model_server, delete) as desk:
         events = await desk.events(await desk.start())
-    assert outcome(events) == ("failed", "model_unavailable" if ending == "cut" else "truncated")
+    codes = {"unfinished": case.truncated, "length": "truncated", "cut": "model_unavailable"}
+    assert outcome(events) == ("failed", codes[ending])
     assert not ran
     assert not only(events, ToolCallEvent)
 
@@ -650,7 +671,8 @@ async def test_cancel_does_not_wait_for_a_thread(case: AgentCase, model_server: 
 
 
 def cases_without(ability: Ability) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", [each for each in CASES if not each.can(ability)], ids=lambda case: case.id)
+    cases = [each for each in CASES if not each.can(ability)]
+    return pytest.mark.parametrize("case", [pytest.param(each, id=each.id, marks=each.needs) for each in cases])
 
 
 @cases_without("files")

@@ -41,6 +41,7 @@ case = case_fixture("approvals")
 
 BOB = {"to": "bob", "words": ["hi", "there"], "copies": 2}
 EVE = {"to": "eve", "words": [], "copies": 1}
+ANN = {"to": "ann", "words": ["you"], "copies": 3}
 
 
 class Post:
@@ -48,6 +49,7 @@ class Post:
 
     def __init__(self, way: str, folder: Path) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.is_ours = way == "our tools"
         self.options: dict[str, Any] = {"folder": folder}
 
         async def send(to: str, words: list[str], copies: int) -> str:
@@ -61,7 +63,7 @@ class Post:
             return f"Sunny in {city}"
 
         self.tools: list[Callable[..., Any]] = [send, weather]
-        if way == "our tools":
+        if self.is_ours:
             self.tools = [tool(needs_approval=lambda args: args["to"] != "me")(send), tool(weather)]
         else:
             self.options["asks"] = ["send"]
@@ -165,24 +167,33 @@ async def test_denial_without_a_reason_is_reported_as_a_denial(
 
 
 async def test_each_call_gets_its_own_decision(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
-    model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)), says(" Done."))
+    requests = [("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE), ("send", ANN)]
+    model_server.plan(calls(*requests), says(" Done."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        events = await events_until_suspended(desk, turn, count=2)
-        assert {event.call_id: event.args for event in only(events, ApprovalRequestEvent)} == {
-            "call_1": BOB,
-            "call_3": EVE,
-        }
-        assert not post.sent
-        await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens")
-        await desk.runner.decide(turn.id, "call_1", approved=True)
+        letters = {"call_1": BOB, "call_3": EVE, "call_4": ANN}
+        # The letters whose requests are in the log when the turn is suspended, one time after the other.
+        suspensions = [3] if post.is_ours or case.can("together") else [1, 2, 3]
+        allowed: list[dict[str, Any]] = []
+        for count in suspensions:
+            events = await events_until_suspended(desk, turn, count=count)
+            requested = {event.call_id: event.args for event in only(events, ApprovalRequestEvent)}
+            assert requested == dict(list(letters.items())[:count])
+            assert all(letter in allowed for letter in post.sent)
+            for call_id in set(requested) - {event.call_id for event in only(events, ApprovalResponseEvent)}:
+                approved = call_id != "call_3"
+                allowed += [letters[call_id]] * approved
+                await desk.runner.decide(
+                    turn.id, call_id, approved=approved, reason=None if approved else "Eve listens"
+                )
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)
-    assert post.sent == [BOB]
+    assert sorted(post.sent, key=lambda letter: letter["to"]) == [ANN, BOB]
     check_calls_have_results(events)
     by_id = results(events)
     assert by_id["call_1"] == (True, "sent to bob")
     assert by_id["call_2"] == (True, "Sunny in Oslo")
+    assert by_id["call_4"] == (True, "sent to ann")
     assert not by_id["call_3"][0]
     assert "Eve listens" in by_id["call_3"][1]
     check_history(model_server.bodies[1])

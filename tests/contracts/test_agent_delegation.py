@@ -1,18 +1,45 @@
 """The contract of agents that run other agents inside their tools: seen, counted and limited like the turn's own."""
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import replace as replaced
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contracts.agents import CASES, AgentCase, case_params
 from tests.contracts.test_agent import check_calls_have_results, conversation_of, only, outcome, text
-from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, says
+from tests.contracts.test_continuation import standing
+from tests.contracts.turns import BOUND, followed
+from tests.core.desk import Desk, lose_worker, wait_for_request
+from tests.lost_connections import IGNORED, lost_connections_are_collected
+from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, offered_tools, says
+from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.langgraph.events import EventRelay
 from turnwire.core.budget import Limits
-from turnwire.core.events import Event, ResponseEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.emit import emit
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ResponseEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.follow import follow
+from turnwire.core.journal import current_journal
+from turnwire.core.turns import TurnRecord
+from turnwire.stores.memory import MemoryStore
+from turnwire.tools import progress
 
-__all__ = ["model_server"]
+__all__ = ["lost_connections_are_collected", "model_server"]
+pytestmark = IGNORED
 
 TEAMS = [case for case in CASES if hasattr(case.module, "delegate")]
 
@@ -110,3 +137,110 @@ async def test_later_namesake_has_the_same_path(case: AgentCase, model_server: S
     assert outcome(events) == ("completed", None)
     inside = [event for event in only(events, TokenEvent) if event.agent_path]
     assert {event.agent_path for event in inside} == {("Scout",)}
+
+
+# Continuation
+
+
+class Team:
+    """A chief that asks two scouts at once. The one in Rome works when the other one's text is in the log."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self.looks = 0
+        self.oslo_has_written = asyncio.Event()
+
+    async def weather(self, city: str) -> str:
+        """Return the weather in a city."""
+        self.looks += 1
+        progress(f"on the way to {city}")
+        emit(CustomEvent("map", {"city": city}))
+        return f"Rain in {city}"
+
+    def reply(self, request: Request) -> Answer:
+        conversation = conversation_of(request.body)
+        has_results = any(kind == "result" for kind, _ in conversation)
+        if "ask_scout" in offered_tools(request.body):
+            self.requests["chief"] += 1
+            return says("Wet.") if has_results else chief_asks("Oslo", "Rome")
+        city = next(entry for kind, entry in conversation if kind == "user")
+        self.requests[city] += 1
+        if city == "Oslo":
+            return says("Sunny.")
+        answer = says("Rainy.") if has_results else calls(("weather", {"city": city}), text="I look.", ids=["look"])
+        return replaced(answer, pieces=(self.oslo_has_written, *answer.pieces))
+
+    @contextmanager
+    def stop_in_oslo(self) -> Iterator[None]:
+        """Stop the first scout when its text is in the log and its model call is not recorded yet."""
+        end = asyncio.Event()
+
+        def stopping(flush: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+            async def flush_and_stop(*args: Any) -> None:
+                await flush(*args)
+                outer = journal.running_call() if (journal := current_journal()) is not None else None
+                if outer is not None and outer.call_id == "ask_Oslo" and self.requests["Oslo"]:
+                    self.oslo_has_written.set()
+                    await end.wait()
+
+            return flush_and_stop
+
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in (EventQueue, EventRelay):
+                patch.setattr(kind, "flush", stopping(kind.flush))
+            yield
+        end.set()
+
+
+def shown(log: list[LoggedEvent]) -> list[tuple[str, list[str]]]:
+    """Return what a reader knows of each agent in the end: its text, and its other events.
+
+    Which of two namesakes has the call id in its path, and which of their events is first, differs from run to run.
+    """
+    texts: defaultdict[tuple[str, ...], str] = defaultdict(str)
+    others: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for event in standing(log):
+        match event:
+            case TokenEvent():
+                texts[event.agent_path] += event.content
+            case ToolCallEvent() | ToolProgressEvent() | CustomEvent():
+                others[event.agent_path].append(repr(replace(event, agent_path=())))
+            case ToolResultEvent():
+                others[event.agent_path].append(repr(replace(event, agent_path=(), ms=None)))
+            case _:
+                pass
+    return sorted((texts[path], sorted(others[path])) for path in {*texts, *others})
+
+
+async def wait_for_result(desk: Desk, turn: TurnRecord, call_id: str) -> None:
+    async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id)) as batches:
+        async for events in batches:
+            if any(isinstance(each.event, ToolResultEvent) and each.event.call_id == call_id for each in events):
+                return
+
+
+async def test_finished_sub_agent_keeps_all_that_it_has_shown_if_the_worker_of_another_is_lost(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    team, store = Team(), MemoryStore()
+    model_server.otherwise = team.reply
+    team.oslo_has_written.set()
+    async with case.desk(model_server, team.weather, delegates=True, store=store) as desk:
+        undisturbed = await desk.start("How is the weather?")
+        expected = shown(await followed(store, undisturbed.id))
+    lost = Team()
+    model_server.otherwise = lost.reply
+    async with case.desk(model_server, lost.weather, delegates=True, store=store) as desk:
+        with lost.stop_in_oslo():
+            turn = await desk.start("How is the weather?")
+            await wait_for_result(desk, turn, "ask_Rome")
+            await lose_worker(desk)
+    async with case.desk(model_server, lost.weather, delegates=True, store=store) as desk:
+        await wait_for_request(desk, turn, "ask_Oslo")
+        await desk.runner.decide(turn.id, "ask_Oslo", approved=True)
+        log = await followed(store, turn.id)
+    assert shown(log) == expected
+    assert lost.requests == {"chief": 2, "Oslo": 2, "Rome": 2}
+    assert lost.looks == 1
+    usage = Counter(logged.agent_path for logged in log if isinstance(logged.event, UsageEvent))
+    assert max(usage.values()) == 2

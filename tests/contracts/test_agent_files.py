@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,19 @@ __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
 case = case_fixture("files")
 
-# Every byte, so that nothing that touches text can be between the client and the model.
-PICTURE = new_blob(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3, "image/png", "cat.png")
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _png() -> bytes:
+    """Return a picture of four pixels. Every byte is in it, so nothing that touches text can be on its way."""
+    header, rows = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0), zlib.compress(bytes(2 * (1 + 2 * 3)))
+    chunks = (b"IHDR", header), (b"noTe", bytes(range(256)) * 3), (b"IDAT", rows), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+PICTURE = new_blob(_png(), "image/png", "cat.png")
 PAPER = new_blob(b"%PDF-1.7\n" + bytes(range(256)), "application/pdf", "paper.pdf")
 NOTES = new_blob("Ünïcode notes".encode(), "text/plain", "notes.txt")
 
@@ -42,11 +55,15 @@ def user_messages(body: dict[str, Any]) -> list[Any]:
         contents = [content["parts"] for content in body["contents"] if content["role"] == "user"]
         return [parts for parts in contents if not all("functionResponse" in part for part in parts)]
     messages = body.get("messages") or body["input"]
-    return [message["content"] for message in messages if message.get("role") == "user"]
+    contents = [message["content"] for message in messages if message.get("role") == "user"]
+    # So has Anthropic's.
+    return [each for each in contents if isinstance(each, str) or any(part["type"] != "tool_result" for part in each)]
 
 
 def texts(content: Any) -> list[str]:
-    return [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
+    """Return the texts of a message, without those in which Claude Code says where it has put a picture."""
+    found: list[str] = [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
+    return [text for text in found if not text.startswith("[Image: source: ")]
 
 
 def files(content: Any) -> list[tuple[str, bytes]]:
@@ -74,6 +91,10 @@ def _urls(part: dict[str, Any]) -> list[tuple[str, str]]:
             return [("file", part["file"]["file_data"])]
         case "input_file":
             return [("file", part["file_data"])]
+        case "image" | "document" as kind:  # Anthropic's
+            source = part["source"]
+            url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
+            return [("image" if kind == "image" else "file", url)]
         case _:
             return []
 
@@ -93,7 +114,7 @@ async def test_image_reaches_the_model_byte_for_byte_and_again_in_the_next_turn(
         await desk.events(await desk.start("Which colour?", session_id=turn.session_id))
     first, second = map(user_messages, model_server.bodies)
     assert [(texts(content), files(content)) for content in first] == [(["What is it?"], [("image", PICTURE.body)])]
-    assert first[0] == second[0]
+    assert (texts(second[0]), files(second[0])) == (texts(first[0]), files(first[0]))
     assert texts(second[1]) == ["Which colour?"]
 
 
@@ -146,7 +167,23 @@ async def test_file_is_there_again_after_a_tool_and_the_loss_of_the_worker(
         assert outcome(await desk.events(turn)) == ("completed", None)
     assert len(model_server.bodies) == 3
     for body in model_server.bodies:
-        assert [files(content) for content in user_messages(body)] == [[("image", PICTURE.body)]]
+        # Claude Code adds a message of its own, which asks the model to continue.
+        assert [found for content in user_messages(body) if (found := files(content))] == [[("image", PICTURE.body)]]
+
+
+async def test_cancel_of_a_turn_with_a_file_keeps_it_in_the_history(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("A", asyncio.Event(), " cat."), says("Black."))
+    async with case.desk(model_server) as desk:
+        turn = await send(desk, "What is it?", PICTURE)
+        await seen(desk, turn, lambda event: event == TokenEvent("A"))
+        await desk.cancel(turn)
+        assert outcome(await desk.events(turn)) == ("cancelled", None)
+        await desk.events(await desk.start("Which colour?", session_id=turn.session_id))
+    picture, question = user_messages(model_server.bodies[1])
+    assert (texts(picture), files(picture)) == (["What is it?"], [("image", PICTURE.body)])
+    assert texts(question) == ["Which colour?"]
 
 
 async def test_expired_file_of_an_earlier_turn_is_a_note_for_the_model(

@@ -59,6 +59,8 @@ def taken(case: AgentCase, server: ScriptedModel) -> frozenset[str]:
 
 def system_text(body: dict[str, Any]) -> str:
     """Return everything that a request tells the model beside the conversation."""
+    if "contents" in body:
+        return "\n\n".join(part["text"] for part in body["systemInstruction"]["parts"])
     messages: list[dict[str, Any]] = body.get("messages") or [
         item for item in body["input"] if isinstance(item, dict) and item.get("role") in ("system", "developer")
     ]
@@ -68,12 +70,24 @@ def system_text(body: dict[str, Any]) -> str:
 
 def settings_of(body: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a request under our names."""
+    if "contents" in body:
+        names = {
+            "temperature": "temperature",
+            "topP": "top_p",
+            "maxOutputTokens": "max_tokens",
+            "stopSequences": "stop",
+        }
+        return {names[name]: value for name, value in body.get("generationConfig", {}).items() if name in names}
     limits = [body[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
     found = {name: body[name] for name in ("temperature", "top_p", "stop") if body.get(name) is not None}
     return {**found, **({"max_tokens": limits[0]} if limits else {})}
 
 
 def choice_of(body: dict[str, Any]) -> Any:
+    if "contents" in body:
+        calling = body.get("toolConfig", {}).get("functionCallingConfig", {})
+        (name,) = calling.get("allowedFunctionNames") or [{"ANY": "required", "NONE": "none"}.get(calling.get("mode"))]
+        return name
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
         return choice.get("name") or choice["function"]["name"]
@@ -81,6 +95,10 @@ def choice_of(body: dict[str, Any]) -> Any:
 
 
 def format_of(body: dict[str, Any]) -> Any:
+    if "contents" in body:
+        config = body["generationConfig"]
+        assert config["responseMimeType"] == "application/json"
+        return config.get("responseJsonSchema", "json_object")
     if "response_format" in body:
         return body["response_format"].get("json_schema", {}).get("schema") or body["response_format"]["type"]
     answer_format = (body.get("text") or {}).get("format", {})

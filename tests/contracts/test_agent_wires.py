@@ -72,11 +72,11 @@ async def test_three_phase_text_carries_text_tools_and_outcome(
 async def test_failed_turn_is_read_back_as_failed(case: AgentCase, model_server: ScriptedModel, tmp_path: Path) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=False)
     events = [decode_event(frame.data.encode()) for frame in parse(encode(SseChat(), log))]
-    assert [event.code for event in only(events, ErrorEvent)] == ["truncated"]
+    assert [event.code for event in only(events, ErrorEvent)] == [case.truncated]
     assert [event.outcome for event in only(events, DoneEvent)] == ["failed"]
     _, answer, trailer = phases(encode(ThreePhaseText(), log))
     assert "Half an" in answer
-    assert (trailer["outcome"], trailer["error"]["code"]) == ("failed", "truncated")
+    assert (trailer["outcome"], trailer["error"]["code"]) == ("failed", case.truncated)
 
 
 def _tools(lines: list[dict[str, Any]]) -> dict[str, list[Any]]:

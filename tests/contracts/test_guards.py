@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
 from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.core.journal import TurnJournal
 from turnwire.core.log import TurnLog
 from turnwire.stores import rules
 from turnwire.stores.memory import MemoryStore
@@ -130,3 +132,25 @@ async def test_log_that_commits_entries_later_than_their_events_fails_the_check(
     monkeypatch.setattr(TurnLog, "flush", record_then_flush)
     with pytest.raises(AssertionError, match="ahead of the journal"):
         await checks.check_entries_are_committed_with_their_events(backend, store)
+
+
+async def test_journal_with_a_wrong_number_of_a_call_fails_the_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the next call of a run have the number of the last one."""
+    finish = TurnJournal.finish
+
+    def finish_without_counting(journal: TurnJournal, base: str, entry: JournalEntry, result: object) -> None:
+        finish(journal, base, entry, result)
+        journal._finished[base] -= 1
+
+    monkeypatch.setattr(TurnJournal, "finish", finish_without_counting)
+    with pytest.raises(AssertionError, match="wrong answers"):
+        await checks.check_calls_are_answered_in_their_order(store)
+
+
+async def test_journal_without_fingerprints_fails_the_check(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = TurnLog.record
+    monkeypatch.setattr(TurnLog, "record", lambda log, entry: record(log, replace(entry, fingerprint="")))
+    with pytest.raises(AssertionError, match="was not noticed"):
+        await checks.check_changed_request_is_named(store)

@@ -83,6 +83,14 @@ async def test_entry_ahead_of_its_events_is_refused(store: Store) -> None:
     await checks.check_entry_ahead_of_its_events_is_refused(store)
 
 
+async def test_calls_of_one_run_are_answered_in_their_order(store: Store) -> None:
+    await checks.check_calls_are_answered_in_their_order(store)
+
+
+async def test_changed_request_of_a_recorded_turn_is_named(store: Store) -> None:
+    await checks.check_changed_request_is_named(store)
+
+
 async def test_journals_of_concurrent_turns_do_not_mix(store: Store) -> None:
     records = [await claimed(store, session_id=None) for _ in range(3)]
     logs = [TurnLog(store, record, Limits()) for record in records]

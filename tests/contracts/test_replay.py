@@ -1,6 +1,6 @@
 """Replays of recorded turns, for every adapter with a journal: the same bytes, no model call, the first difference.
 
-An adapter that has a journal needs one line in `JOURNALED`.
+The case of an adapter that has a journal has an office (see `office`).
 """
 
 import random
@@ -39,18 +39,11 @@ from turnwire.stores.memory import MemoryStore
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
 
-JOURNALED = (
-    "chat_completions",
-    "langgraph",
-    "llama_index",
-    "openai_agents",
-    "pydantic_ai",
-)
-TURNS = examples(10)
-"""The recorded turns of an adapter over each API, so 50 for most adapters."""
+TURNS = examples(13)
+"""The recorded turns of an adapter over each API: 52 with `scripts/test --all`."""
 
 
-@pytest.fixture(params=case_params([case for case in CASES if case.module.NAME in JOURNALED]))
+@pytest.fixture(params=case_params([case for case in CASES if hasattr(case.module, "build_office")]))
 def case(request: pytest.FixtureRequest) -> AgentCase:
     return request.param
 

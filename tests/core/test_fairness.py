@@ -87,3 +87,25 @@ async def test_cancelled_request_leaves_its_place_and_its_slot(make: Callable[..
     await desk.ask("c0")
     assert desk.served == ["a0", "c0"]
     await desk.finish("c0")
+
+
+async def test_principal_rests_as_long_as_it_has_worked_and_others_do_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots = FairSlots("searches", slots=1, each=1, waiting=9, rests=True)
+    loop, rests = asyncio.get_running_loop(), list[tuple[float, Callable[[str], None], str]]()
+    async with slots.slot("a"):
+        again = asyncio.create_task(slots.take("a"))
+        await settle()
+        now = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now + 60)
+        monkeypatch.setattr(loop, "call_later", lambda *arguments: rests.append(arguments))
+    monkeypatch.undo()
+    await asyncio.wait_for(slots.take("b"), BOUND)
+    slots.give_back("b")
+    await settle()
+    assert not again.done()
+    ((seconds, end_rest, principal),) = rests
+    assert seconds >= 60
+    end_rest(principal)
+    await asyncio.wait_for(again, BOUND)

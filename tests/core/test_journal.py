@@ -23,6 +23,7 @@ from tests.core.desk import (
 )
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.core.approvals import WaitForApproval
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.events import (
@@ -38,6 +39,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.journal import ToolDeniedError, current_journal, fold_journal, journaled
 from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import Turn, TurnRecord
 
 Act = Callable[["Player"], Coroutine[Any, Any, None]]
@@ -152,6 +154,14 @@ async def finish(store: Store, player: Player, turn: TurnRecord) -> tuple[str, l
     """Continue a lost turn to its end, and return its answer and its log."""
     async with open_actor_desk(store, player) as desk:
         return await completed_answer(desk, turn), await desk.events(turn)
+
+
+def standing(log: list[LoggedEvent]) -> list[Event]:
+    """Return the events that no restart has made void."""
+    fold = TurnFold()
+    for logged in log:
+        fold.add(logged)
+    return [logged.event for logged in log if not fold.is_void(logged.position)]
 
 
 def restarts(events: list[Event]) -> list[RestartEvent]:
@@ -473,6 +483,59 @@ async def test_text_that_was_shown_again_is_not_shown_a_third_time(store: Store)
         TokenEvent("Do"), TokenEvent("ne."),
     ]  # fmt: skip
     assert player.live["Bob one. "] == player.live["Bob two. "] == 1
+
+
+async def test_outputs_of_a_finished_tool_are_shown_again_each_time_they_become_void(store: Store) -> None:
+    """Ada writes in one tool, then Bob does all of his in another, then the worker is lost, and again the same."""
+    ada_wrote = asyncio.Event()
+
+    async def ask(player: Player, name: str) -> None:
+        journal = current_journal()
+        assert journal is not None
+        if name == "bob":
+            await ada_wrote.wait()
+        await player.write(ToolCallEvent(name, "ask", {}))
+        with await journal.begin_tool("", name, "ask", {}, repeatable=True) as call:
+            if call.is_live:
+                await player.model(f"{name.title()} one. ", place=journal.place("run"), path=(name,))
+                await player.write(StatusEvent(f"{name} is done"), StatusEvent(f"{name} is done"))
+                call.finish("done")
+        await player.write(ToolResultEvent(name, "ask", True, "done"))
+
+    async def act(player: Player) -> None:
+        original = player.reach
+
+        async def reach(what: str) -> None:
+            if what == "Ada one. ":
+                ada_wrote.set()
+            await original(what)
+
+        player.reach = reach  # type: ignore[method-assign]
+        await _together(ask(player, "ada"), ask(player, "bob"))
+        await player.model("Done.")
+
+    player, turn = Player(act), None
+    for _ in range(3):
+        ada_wrote.clear()
+        player.stops_at, player.gate = "Ada one. ", Gate()
+        async with open_actor_desk(store, player) as desk:
+            turn = turn or await desk.start()
+            await player.gate.reached()
+            await wait_for_events(desk, turn, ToolResultEvent("bob", "ask", True, "done"))
+            await lose_worker(desk)
+    assert turn is not None
+    ada_wrote.clear()
+    answer, events = await finish(store, player, turn)
+    assert answer == "Done."
+    valid = standing(await whole_log(store, turn.id))
+    for name in ("ada", "bob"):
+        texts = [event.content for event in valid if isinstance(event, TokenEvent) and event.agent_path == (name,)]
+        assert "".join(texts) == f"{name.title()} one. "
+        assert valid.count(StatusEvent(f"{name} is done")) == 2
+    assert sorted(results(valid)) == ["ada", "bob"]
+    assert player.live["Bob one. "] == 1
+    assert [event.agent_path for event in events if isinstance(event, UsageEvent)].count(("bob",)) == 1
+    assert all(restart.from_position < events.index(restart) for restart in restarts(events))
 
 
 # Suspension

@@ -1,12 +1,41 @@
 """Turns that are cancelled when their last reader has left."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 
-from tests.core.desk import held, open_desk, settle, start_held_turn
+from tests.core.desk import Gate, drain, held, open_actor_desk, open_desk, settle, start_held_turn
+from tests.simulated_time import SimulatedTimeLoop
+from turnwire.core import presence
 from turnwire.core.contracts import Store
-from turnwire.core.events import (
-    DoneEvent,
-)
+from turnwire.core.events import DoneEvent
+from turnwire.core.turns import Turn, TurnRecord
+from turnwire.stores.memory import MemoryStore
+
+
+class Continuing:
+    """An agent whose turns another process continues, and which waits at a gate in each process."""
+
+    on_crash = "resume"
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def answer(self, turn: Turn) -> AsyncIterator[str]:
+        await self.gate.wait()
+        yield "done"
+
+
+async def hand_over(store: Store, agent: Continuing, grace: float | None) -> TurnRecord:
+    """Start a turn with a reader, and stop its process."""
+    async with open_actor_desk(store, agent) as desk:
+        turn = await desk.start(disconnect_grace=grace)
+        desk.runner.reader_joined(turn)
+        await agent.gate.reached()
+        await drain(desk, 0.01)
+    agent.gate = Gate()
+    return turn
 
 
 async def test_turn_without_a_grace_continues_without_readers(store: Store) -> None:
@@ -90,3 +119,28 @@ async def test_queued_turn_is_cancelled_after_its_last_reader_left(store: Store)
         first_gate.open()
         assert (await desk.end(first)).outcome == "completed"
     assert not second_gate.was_reached
+
+
+async def test_turn_that_another_process_continues_is_cancelled_if_no_reader_comes_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "_RETURN_SECONDS", 0.02)
+    agent = Continuing()
+    turn = await hand_over(store, agent, 0)
+    async with open_actor_desk(store, agent) as desk:
+        assert (await desk.end(turn)).reason == "disconnected"
+
+
+def test_turn_that_another_process_continues_goes_on_if_a_reader_comes_back() -> None:
+    async def run() -> None:
+        store, agent = MemoryStore(), Continuing()
+        turn = await hand_over(store, agent, 0)
+        async with open_actor_desk(store, agent) as desk:
+            await agent.gate.reached()
+            desk.runner.reader_joined(turn)
+            await asyncio.sleep(60)  # In simulated time: longer than readers are expected.
+            agent.gate.open()
+            assert (await desk.end(turn)).outcome == "completed"
+
+    with asyncio.Runner(loop_factory=SimulatedTimeLoop) as loop:
+        loop.run(run())

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 RESEARCH = ROOT / "docs" / "research"
@@ -59,9 +61,13 @@ def test_codes_in_the_troubleshooting_page_are_documented() -> None:
     assert [code for code in codes if f"`{code}`" not in errors] == []
 
 
-def test_history_of_the_ai_sdk_guide_is_the_tested_file() -> None:
-    blocks = re.findall(r"^```js\n(.*?)^```", (GUIDES / "ai-sdk.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert (ROOT / "docs" / "examples" / "load-messages.js").read_text() in blocks
+@pytest.mark.parametrize(
+    ("guide", "file"),
+    [("ai-sdk.md", "load-messages.js"), ("ai-sdk.md", "workflow-options.js"), ("ag-ui.md", "thread-agent.js")],
+)
+def test_history_in_a_client_s_guide_is_the_tested_file(guide: str, file: str) -> None:
+    blocks = re.findall(r"^```js\n(.*?)^```", (GUIDES / guide).read_text(), re.MULTILINE | re.DOTALL)
+    assert (ROOT / "docs" / "examples" / file).read_text() in blocks
 
 
 def test_readme_starts_with_a_sentence_a_picture_and_commands() -> None:

@@ -21,7 +21,7 @@ async def test_newcomers_questions_are_answered_by_the_first_block() -> None:
     named = {name for question in own.questions for name in question.gains}
     answering = [each for each in own.documents if each.name in named]
     others = [each for each in own.documents if each.name not in named]
-    async with asyncio.timeout(PATIENCE), shelf([*answering, *some(others, 10)], semantic=True) as filled:
+    async with asyncio.timeout(PATIENCE), shelf([*answering, *some(others, 3)], semantic=True) as filled:
         for question in own.questions:
             blocks = await answer_blocks(filled, question.text)
             if not blocks or not holds_answer(blocks[0], question.answers):

@@ -4,10 +4,12 @@ from collections import Counter
 
 from eval.own import (
     BLIND,
+    FOURTH_BLIND,
     HELD_OUT,
     KINDS,
     NEWCOMERS,
     SECOND_BLIND,
+    THIRD_BLIND,
     OwnQuestion,
     read_documents,
     read_own,
@@ -17,7 +19,14 @@ from eval.own import (
 from turnwire.retrieval.blocks import plain_line
 
 OWN = read_questions()
-QUESTIONS = [*OWN, *(each for path in (NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND) for each in read_questions(path))]
+QUESTIONS = [
+    *OWN,
+    *(
+        each
+        for path in (NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND)
+        for each in read_questions(path)
+    ),
+]
 ANSWERABLE = [question for question in QUESTIONS if question.kind == "answerable"]
 TEXTS = {document.name: document.text for document in read_documents()}
 EVERYTHING = plain_line(" ".join(TEXTS.values()))

@@ -44,5 +44,5 @@ def event_loop_is_never_blocked() -> Iterator[None]:
             # Before the first message and after the last, nobody waits.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
             # Once for each extension; it is one call on a local disk.
-            function.can_block_in("turnwire/extensions/kernel.py", {"data_folder"})
+            function.can_block_in("turnwire/extensions/context.py", {"data_folder"})
         yield

@@ -75,7 +75,7 @@ def test_generated_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert run(app, ["extensions", "new", "my_channel", "--in", str(tmp_path)]).exit_code == 0
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONWARNINGS": ""}
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONWARNINGS": ""}
     )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout

@@ -76,6 +76,7 @@ def run_against_agents(options: argparse.Namespace) -> int:
                     seed=options.seed,
                     workers=options.workers,
                     folder=place,
+                    takeover_seconds=options.takeover,
                     report=lambda text: print(f"  {text}", flush=True),
                 )
             )
@@ -185,6 +186,7 @@ def print_office_report(verdict: OfficeVerdict) -> None:
         ("tool runs", verdict.tool_runs),
         ("repeats that a person allowed", verdict.repeats),
         ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("… not timed: a server that was not killed lost its lease", verdict.hindered),
         ("violations", len(verdict.broken)),
     ]
     print(f"\n{verdict.sdk}, {verdict.store}, seed {verdict.seed}")
@@ -206,7 +208,9 @@ def print_report(verdict: Verdict) -> None:
         ("starts repeated", verdict.repeated),
         ("requests of another principal, refused", verdict.strangers),
         ("cancels, p50 and slowest", _times(verdict.stops)),
-        ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("takeovers, p50 and slowest", _times(verdict.takeovers.seconds)),
+        ("… not timed: the next worker was lost too", verdict.takeovers.lost_again),
+        ("… not timed: no database, no server, or a machine that stood still", verdict.takeovers.hindered),
         ("requests that no server answered in time", len(verdict.unanswered)),
         ("violations", len(verdict.broken)),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from tests.faults.checks import TAKEOVER_SECONDS, check
+from tests.faults.checks import TAKEOVER_SECONDS, Takeovers, check
 from tests.faults.cluster import LEASE, Cluster, Node, StoreName, cluster
 from tests.faults.users import NoServerAnsweredError, SimulatedUsers, StartedTurn
 
@@ -32,7 +32,7 @@ class Verdict(Struct, kw_only=True):
     reconnects: int = 0
     resets: int = 0
     stops: list[float] = field(default_factory=list[float])
-    takeovers: list[float] = field(default_factory=list[float])
+    takeovers: Takeovers = field(default_factory=Takeovers)
     repeated: int = 0
     strangers: int = 0
     unanswered: list[str] = field(default_factory=list[str])
@@ -168,7 +168,7 @@ def faults_of(store: StoreName) -> list[str]:
 
 
 def _pick_node(cluster: Cluster, rng: random.Random) -> Node:
-    return rng.choice([node for node in cluster.nodes if node.is_up and not node.is_paused] or cluster.nodes)
+    return rng.choice([node for node in cluster.nodes if node.is_ready and not node.is_paused] or cluster.nodes)
 
 
 class Campaign:
@@ -222,8 +222,7 @@ class Campaign:
             name = first.pop() if first else self._rng.choices(self._faults, weights)[0]
             self.verdict.faults[name] += 1
             self._spawn(FAULTS[name][0](self._cluster, self._rng))
-            if len(self._cluster.nodes) == 1:
-                await self._cluster.wait_for_server()  # Otherwise a slow machine would have none that serves.
+            await self._cluster.wait_for_servers()  # Otherwise a slow machine would have none that serves.
             await asyncio.sleep(self._rng.uniform(0.5, 1.5) * pace)
             if sum(self.verdict.faults.values()) % 20 == 0:
                 self._report(f"{dict(self.verdict.faults)}, {len(self._users.turns)} turns")
@@ -326,6 +325,7 @@ async def run_campaign(
     takeover_seconds: float = TAKEOVER_SECONDS,
     report: Callable[[str], None] = print,
 ) -> Verdict:
-    async with cluster(workers, folder, store, old_source) as servers:
-        possible = [name for name in faults or faults_of(store) if name != "fill_disk" or servers.can_fill_disk]
+    chosen = faults or faults_of(store)
+    async with cluster(workers, folder, store, old_source, has_clock="jump_clock" in chosen) as servers:
+        possible = [name for name in chosen if name != "fill_disk" or servers.can_fill_disk]
         return await Campaign(servers, seed, possible, report, takeover_seconds).run(seconds, pace)

@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 class ServerProcess:
-    """One server, whose process may be dead."""
+    """One server, whose process may be dead. Another process has imported everything, and forks it."""
 
     module = "tests.faults.server"
 
@@ -61,7 +61,12 @@ class ServerProcess:
         self.is_paused = False
         self.is_ready = False
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
+        self._template: asyncio.subprocess.Process | None = None
+        self._environment: dict[str, str] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._pid: int | None = None
+        self._started = asyncio.Event()
+        self._ended = asyncio.Event()
         self._port = 0
         self.lost_at: list[float] = []
 
@@ -76,7 +81,7 @@ class ServerProcess:
 
     @property
     def is_up(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        return self._pid is not None
 
     def settings(self) -> dict[str, object]:
         """Return the settings of the server, beside those that all servers have."""
@@ -87,40 +92,54 @@ class ServerProcess:
         return {}
 
     async def start(self) -> None:
-        self.is_ready = False
-        await self._spawn(asyncio.subprocess.DEVNULL)
-        await self._listen()
-
-    async def _spawn(self, stdin: int) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
-        settings = {**_SETTINGS, "port": self._port, **self.settings()}
-        variables = {f"TURNWIRE_{name.upper()}": str(value) for name, value in settings.items()}
-        with (self._folder / f"node{self.number}.log").open("ab") as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", self.module),
-                cwd=ROOT,
-                env={**inherited, **variables, **self.variables()},
-                stdin=stdin,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-            )
-
-    async def _listen(self) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        try:
+        template = await self._ready_template()
+        assert template.stdin is not None
+        self._started.clear()
+        self._ended.clear()
+        template.stdin.write(f"{self._port}\n".encode())
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
-                while line := (await process.stdout.readline()).decode():
-                    if "listening on " in line:
-                        self.url = line.split("listening on ")[1].split()[0]
-                        self._port = int(self.url.rpartition(":")[2])
-                        self.is_ready = True
-                        return
-        except TimeoutError:
-            pass
-        # The database may have been down; `keep_up` starts the server again.
-        await self.kill()
+                await self._started.wait()
+        if not self.is_ready:
+            # The database may have been down; `keep_up` starts the server again.
+            await self.kill()
+
+    async def _ready_template(self) -> asyncio.subprocess.Process:
+        """Return the process that forks servers with the environment of now."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+        settings = {**_SETTINGS, **self.settings()}
+        own = {f"TURNWIRE_{name.upper()}": str(value) for name, value in settings.items()}
+        environment = {**inherited, **own, **self.variables()}
+        if self._template is not None and environment != self._environment:
+            await self.close()
+        if self._template is None:
+            self._environment = environment
+            with (self._folder / f"node{self.number}.log").open("ab") as errors:
+                self._template = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", self.module),
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                )
+            self._reading = asyncio.create_task(self._read(self._template))
+        return self._template
+
+    async def _read(self, template: asyncio.subprocess.Process) -> None:
+        assert template.stdout is not None
+        while line := (await template.stdout.readline()).decode():
+            if line.startswith("pid "):
+                self._pid = int(line.split()[1])
+            elif line.strip() == "ended":
+                self._pid, self.is_ready = None, False
+                self._ended.set()
+                self._started.set()
+            elif "listening on " in line:
+                self.url = line.split("listening on ")[1].split()[0]
+                self._port = int(self.url.rpartition(":")[2])
+                self.is_ready = True
+                self._started.set()
 
     async def keep_up(self) -> None:
         while True:
@@ -135,25 +154,35 @@ class ServerProcess:
         await self._end(signal.SIGTERM)
 
     async def _end(self, number: int) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self._pid is not None:
             if number == signal.SIGKILL:
                 self.lost_at.append(time.monotonic())
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
-            await self._process.wait()
+                os.kill(self._pid, number)
+            await self._ended.wait()
+
+    async def close(self) -> None:
+        """Kill the server and the process that forks it."""
+        if self._template is not None and self._reading is not None:
+            await self.kill()
+            self._template.kill()
+            await self._template.wait()
+            await self._reading
+            self._template = None
 
     async def pause(self, seconds: float) -> None:
         """Stop the process for a while, like a swapping or migrating machine."""
-        assert self._process is not None
+        if (pid := self._pid) is None:
+            return
         self.is_paused = True
         self.lost_at.append(time.monotonic())
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(seconds)
             finally:
                 self.is_paused = False
-                os.kill(self._process.pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
 
 class Node(ServerProcess):
@@ -162,6 +191,8 @@ class Node(ServerProcess):
     def __init__(self, number: int, folder: Path, store: "tuple[str, FaultProxy] | Path") -> None:
         super().__init__(number, folder)
         self.front: FaultProxy | None = None
+        self.has_clock = False
+        """Whether its wall clock can be set, which makes its processes several times as slow to start."""
         self.old_source: Path | None = None
         """The sources of an older Turnwire, which the next process runs."""
         self._store = store
@@ -194,7 +225,7 @@ class Node(ServerProcess):
 
     def _fake_clock(self) -> dict[str, str]:
         """Return the variables for a settable wall clock. The monotonic clock stays right."""
-        if self.number != 0 or (library := faketime()) is None:
+        if not self.has_clock or (library := faketime()) is None:
             return {}
         if not self._clock.exists():
             self.set_clock(0)
@@ -289,12 +320,12 @@ class Cluster:
             async with asyncio.timeout(5):
                 await execute(self.engine.url("postgres"), query)
 
-    async def wait_for_server(self) -> None:
-        """Wait until a server is ready, but not for ever."""
+    async def wait_for_servers(self) -> None:
+        """Wait until half of the servers are ready, but not for ever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.sleep(0.1)  # A server that was just killed is noticed.
-                while not any(node.is_up and node.is_ready for node in self.nodes):  # noqa: ASYNC110 - a process starts
+                while 2 * sum(node.is_ready for node in self.nodes) < len(self.nodes):  # noqa: ASYNC110 - processes start
                     await asyncio.sleep(0.05)
 
     async def keep_up(self) -> None:
@@ -315,45 +346,54 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    count: int, folder: Path, store: StoreName = "postgres", old_source: Path | None = None
+    count: int,
+    folder: Path,
+    store: StoreName = "postgres",
+    old_source: Path | None = None,
+    *,
+    has_clock: bool = False,
 ) -> AsyncIterator[Cluster]:
-    """Start servers, of an older Turnwire if its sources are named."""
+    """Start servers, of an older Turnwire if its sources are named. `has_clock`: the first one's clock can be set."""
     with _small_disk() as disk:
         if store == "sqlite":
-            async with _sqlite_node(disk or folder, folder, old_source) as servers:
+            async with _sqlite_node(disk or folder, folder, old_source, has_clock) as servers:
                 yield servers
             return
         engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
         try:
-            async with _nodes(engine, count, folder, old_source) as servers:
+            async with _nodes(engine, count, folder, old_source, has_clock) as servers:
                 yield servers
         finally:
             await asyncio.to_thread(engine.remove)
 
 
 @asynccontextmanager
-async def _nodes(engine: PostgresServer, count: int, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
+async def _nodes(
+    engine: PostgresServer, count: int, folder: Path, old_source: Path | None, has_clock: bool
+) -> AsyncIterator[Cluster]:
     database = await asyncio.to_thread(engine.new_database)
     keys = await _keys_of("postgres", engine.url(database), old_source)
     async with AsyncExitStack() as stack:
         path = engine.folder / ".s.PGSQL.5432"
         networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
         nodes = [Node(number, folder, (database, network)) for number, network in enumerate(networks)]
-        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder), old_source)
+        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder), old_source, has_clock)
 
 
 @asynccontextmanager
-async def _sqlite_node(disk: Path, folder: Path, old_source: Path | None) -> AsyncIterator[Cluster]:
+async def _sqlite_node(disk: Path, folder: Path, old_source: Path | None, has_clock: bool) -> AsyncIterator[Cluster]:
     keys = await _keys_of("sqlite", str(disk / "data"), old_source)
     async with AsyncExitStack() as stack:
-        yield await _started(stack, Cluster(None, [Node(0, folder, disk / "data")], keys, disk), old_source)
+        servers = Cluster(None, [Node(0, folder, disk / "data")], keys, disk)
+        yield await _started(stack, servers, old_source, has_clock)
 
 
-async def _started(stack: AsyncExitStack, cluster: Cluster, old_source: Path | None) -> Cluster:
+async def _started(stack: AsyncExitStack, cluster: Cluster, old_source: Path | None, has_clock: bool) -> Cluster:
     """Start the servers, which are killed at the end."""
+    cluster.nodes[0].has_clock = has_clock
     for node in cluster.nodes:
         node.old_source = old_source
-        stack.push_async_callback(node.kill)
+        stack.push_async_callback(node.close)
         await node.start()
         node.front = await stack.enter_async_context(faulty(node.port))
     return cluster

@@ -134,7 +134,7 @@ async def _measured_server(store: StoreName, folder: Path) -> AsyncIterator[tupl
         try:
             yield server, keys
         finally:
-            await server.kill()
+            await server.close()
     finally:
         if engine is not None:
             await asyncio.to_thread(engine.remove)

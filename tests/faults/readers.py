@@ -14,6 +14,7 @@ BROKEN = (httpx.HTTPError, WebSocketException, ConnectionError, EOFError, OSErro
 AWAY = (408, 425, 429, 500, 502, 503, 504, 507)
 # The recorded bytes of a text stream whose turn failed before the first byte.
 FAILED = b"failed"
+_ENDS_OF_TASKS = tuple(f"TASK_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELED", "INPUT_REQUIRED"))
 
 
 class Reader:
@@ -23,6 +24,8 @@ class Reader:
     resumes = True
     ends_at_waits = False
     """Whether an answer on this wire ends when the turn waits for a person."""
+    has_restarts = True
+    """Whether this wire has the events that a restart made void, and the restart."""
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
@@ -80,20 +83,45 @@ class Reader:
         self.ended_at = time.monotonic()
 
 
-class AgUiReader(Reader):
-    wire = "ag_ui"
+class RunReader(Reader):
+    """A reader on a wire whose runs end at waits, so that only the end of a run that ends the response is the end."""
+
     ends_at_waits = True
+    has_restarts = False
+
+    async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        await super().read(url, http)
+        if self.frames and self._ends_run(self.frames[-1][1]):
+            self._end()
+
+    def _ends_run(self, event: dict[str, Any]) -> bool:
+        raise NotImplementedError
+
+
+class AgUiReader(RunReader):
+    wire = "ag_ui"
 
     def _add_frame(self, frame_id: str, data: str) -> None:
-        event = json.loads(data)
-        self.frames.append((frame_id or (self.frames[-1][0] if self.frames else ""), event))
-        if event["type"] in ("RUN_FINISHED", "RUN_ERROR"):
-            self._end()
+        self.frames.append((frame_id or (self.frames[-1][0] if self.frames else ""), json.loads(data)))
+
+    def _ends_run(self, event: dict[str, Any]) -> bool:
+        return event["type"] in ("RUN_FINISHED", "RUN_ERROR")
+
+
+class A2aReader(RunReader):
+    wire = "a2a"
+
+    def _add_frame(self, frame_id: str, data: str) -> None:
+        self.frames.append((frame_id, json.loads(data)))
+
+    def _ends_run(self, event: dict[str, Any]) -> bool:
+        return event.get("statusUpdate", {}).get("status", {}).get("state", "") in _ENDS_OF_TASKS
 
 
 class TextReader(Reader):
     wire = "three_phase_text"
     ends_at_waits = True
+    has_restarts = False
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
         """Read on at an offset that does not count the empty lines of heartbeats."""
@@ -126,6 +154,7 @@ class FullReader(Reader):
 
     resumes = False
     ends_at_waits = True
+    has_restarts = False
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
         self._is_done = False
@@ -151,6 +180,12 @@ class OpenAIChatReader(FullReader):
     def _add_frame(self, frame_id: str, data: str) -> None:
         super()._add_frame(frame_id, data)
         self._is_done = self._is_done or "error" in self.frames[-1][1]
+
+
+class OpenAIResponsesReader(FullReader):
+    """A reader of Responses. A turn that waited has several, of which this route has the first."""
+
+    wire = "openai_responses"
 
 
 class SocketReader(Reader):
@@ -186,8 +221,10 @@ WIRES: tuple[type[Reader], ...] = (
     SocketReader,
     TextReader,
     AgUiReader,
+    A2aReader,
     AiSdkReader,
     OpenAIChatReader,
+    OpenAIResponsesReader,
 )
 
 

@@ -166,7 +166,7 @@ class SimulatedUsers:
                 answer = await self.call("POST", path, json={"approved": True})
                 if answer.status_code not in (200, 404, 409):
                     self.broken.append(f"an approval was answered with {answer.status_code} {answer.text}")
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
     async def pry(self, turn: StartedTurn) -> None:
         """Request the turn as another principal."""

@@ -7,14 +7,17 @@ It has a process id of its own, can be killed, and ends as the interpreter ends.
 
 import asyncio
 import atexit
+import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -84,24 +87,89 @@ class CommandProcess:
 async def fork_command(arguments: list[str], folder: Path, environment: dict[str, str]) -> CommandProcess:
     """Start `turnwire` with these arguments, with no input, and its output in pipes."""
     pipes = [os.pipe() for _ in range(3)]
-    with tempfile.TemporaryFile() as request:
-        values = {"arguments": arguments, "folder": str(folder), "environment": environment}
-        request.write(json.dumps(values).encode())
-        request.flush()
-        socket.send_fds(_template(), [b"."], [request.fileno(), *(end for _, end in pipes)])
-    for _, end in pipes:
-        os.close(end)
+    _send_request(arguments, folder, environment, [end for _, end in pipes])
     loop = asyncio.get_running_loop()
     out, err, status = [(await loop.connect_read_pipe(_Pipe, os.fdopen(begin, "rb", 0)))[1] for begin, _ in pipes]
     return CommandProcess(int(await status.reader.readline()), out, err, status)
 
 
+class BlockingProcess:
+    """A forked process for a test without an event loop. `output` is a pipe, or a terminal of this size."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        *,
+        terminal_size: tuple[int, int] | None = None,
+    ) -> None:
+        if terminal_size is None:
+            self.output, output = os.pipe()
+            errors = os.open(os.devnull, os.O_WRONLY)
+        else:
+            self.output, output = os.openpty()
+            errors = os.dup(output)
+            width, height = terminal_size
+            termios.tcsetwinsize(self.output, (height, width))
+        reading, status = os.pipe()
+        self._status = os.fdopen(reading, "rb", 0)
+        _send_request(arguments, folder, environment, [output, errors, status], at_terminal=terminal_size is not None)
+        self.pid = int(self._status.readline())
+        self.returncode: int | None = None
+
+    def wait(self, seconds: float = 0) -> int | None:
+        """Return the exit status; None if the process still runs after so many seconds."""
+        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+            self.returncode = int(self._status.readline())
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.wait() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Kill the process, and close its output."""
+        if self._status.closed:
+            return
+        self.send_signal(signal.SIGKILL)
+        self.wait(_CLOSING_SECONDS)
+        os.close(self.output)
+        self._status.close()
+
+
+def _send_request(
+    arguments: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    descriptors: list[int],
+    *,
+    at_terminal: bool = False,
+) -> None:
+    """Request a process. The descriptors are for its output, its error output and its status."""
+    with tempfile.TemporaryFile() as request:
+        values = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": environment,
+            "at_terminal": at_terminal,
+        }
+        request.write(json.dumps(values).encode())
+        request.flush()
+        socket.send_fds(template()[0], [b"."], [request.fileno(), *descriptors])
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 @cache
-def _template() -> socket.socket:
-    """Start the template of this test process. It ends when the socket is closed, at the latest with this process."""
+def template() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start the template; return it and the socket for requests. It ends when all processes have closed the socket.
+
+    Workers that are forked afterwards share it: a request is one byte with its descriptors, so requests do not mix.
+    """
     ours, theirs = socket.socketpair()
     root = Path(__file__).parents[2]
-    template = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "tests.process.template", str(theirs.fileno())],
         cwd=root,
         pass_fds=[theirs.fileno()],
@@ -112,9 +180,9 @@ def _template() -> socket.socket:
         env={**os.environ, "PYTHONWARNINGS": ""},
     )
     theirs.close()
-    atexit.register(template.communicate)
+    atexit.register(process.communicate)
     atexit.register(ours.close)
-    return ours
+    return ours, process
 
 
 # In the template
@@ -166,8 +234,14 @@ def _become(request: int, out: int, err: int, status: int) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     values = json.loads(os.pread(request, os.fstat(request).st_size, 0))
-    os.dup2(out, 1)
-    os.dup2(err, 2)
+    if values["at_terminal"]:
+        os.login_tty(out)
+        sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+        sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+        sys.stderr = sys.__stderr__ = os.fdopen(2, "w", closefd=False)
+    else:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
     os.closerange(3, 1_024)
     os.chdir(values["folder"])
     sys.path[0] = os.getcwd()
@@ -179,10 +253,15 @@ def _become(request: int, out: int, err: int, status: int) -> list[str]:
 def import_server() -> None:
     """Import what `turnwire serve` imports, and most of what the other commands do."""
     import h11  # noqa: F401
+    import httpx  # noqa: F401
+    import prompt_toolkit.shortcuts  # noqa: F401
     import rich.markdown  # noqa: F401
     import uvloop  # noqa: F401
 
-    import turnwire.channels.console
+    import turnwire.app
+    import turnwire.channels.console.channel
+    import turnwire.channels.console.chat
+    import turnwire.cli.hosts
     import turnwire.cli.serve
     import turnwire.cli.web_server
     import turnwire.extensions.host
@@ -196,6 +275,7 @@ if __name__ == "__main__":
     import runpy
 
     import_server()
+    gc.freeze()
     arguments = serve_forks(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
         sys.argv[1:] = arguments

@@ -138,7 +138,7 @@ async def test_turn_of_a_server_outlives_the_editor_and_the_server(tmp_path: Pat
             asking = asyncio.create_task(prompt(connection, waiting_id, "Buy it"))
             await until(lambda: bool(editor.requests))
             asking.cancel()
-        # The next editor is requests again, and goes on where the first one has left.
+        # The next editor is asked again, and goes on where the first one has left.
         editor = Editor()
         async with editing(tmp_path, editor, "--agent", "helper") as connection:
             await within(connection.load_session(session_id=waiting_id, cwd=str(tmp_path), mcp_servers=[]))

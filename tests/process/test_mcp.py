@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import mcp_types as types
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 
 from tests.process.server_process import AGENTS, environment, run, served
 from tests.process.test_resume import configure
@@ -96,6 +96,28 @@ async def test_relay_passes_on_progress_and_questions_and_outlives_a_killed_serv
             async with served(data, "--config", config, agents=["careful"]):
                 result = await within(client.call_tool("get_turn", {"turn_id": turn_id}))
     assert [content.text for content in result.content if isinstance(content, types.TextContent)] == ["Snow in Oslo."]
+
+
+async def test_host_over_http_gets_the_rest_of_a_call_from_the_next_server(
+    tmp_path: Path, model_server: ScriptedModel
+) -> None:
+    data, config, lines = tmp_path / "data", configure(tmp_path, model_server), list[str]()
+    model_server.plan(calls(("look", {"city": "Oslo"})), says("Void", asyncio.Event()), says("Snow in Oslo."))
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        lines.append(message or "")
+
+    async with served(data, "--config", config, agents=[]) as server, Client(f"{server.url}/mcp") as client:
+        call = client.call_tool("ask_helper", {"message": "How is it?"}, progress_callback=report)
+        calling = asyncio.create_task(call)
+        await until(lambda: "Void" in lines)
+        await server.kill()
+        with pytest.raises(MCPError):
+            await within(calling)
+    async with served(data, "--config", config, agents=[]) as server, Client(f"{server.url}/mcp") as client:
+        result = await within(client.call_tool("get_turn", {"turn_id": lines[0].split()[1]}))
+    assert result.structured_content is not None
+    assert (result.structured_content["text"], result.structured_content["status"]) == ("Snow in Oslo.", "completed")
 
 
 async def test_server_that_is_away_ends_the_command_with_the_reason(tmp_path: Path) -> None:

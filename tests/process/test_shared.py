@@ -208,7 +208,7 @@ async def test_extension_runs_in_one_process_and_moves_when_it_ends_or_dies(tmp_
                 extensions,
                 agents=("telling",),
                 database_url=url,
-                lease="2",
+                lease="5",
                 extension_marked_file=str(marks),
                 extension_console_enabled="false",
             )

@@ -173,7 +173,13 @@ class Recorder:
 
 def fixed_settings(folder: Path, **settings: Any) -> Settings:
     """Settings with which nothing depends on the time a test takes."""
-    quiet = {"heartbeat": 600, "text_start_timeout": 600, "stream_lifetime": 6_000, "write_timeout": 600}
+    quiet = {
+        "heartbeat": 600,
+        "text_start_timeout": 600,
+        "stream_lifetime": 6_000,
+        "write_timeout": 600,
+        "document_timeout": 600,
+    }
     return Settings(**{"data": folder, "shutdown_grace": 0, "embeddings": "off", **quiet, **settings})
 
 

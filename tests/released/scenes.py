@@ -30,7 +30,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from turnwire.core.events import (
 )
 from turnwire.reporting.svg_timeline import page, svg
 from turnwire.reporting.terminal_timeline import TimelineView
-from turnwire.reporting.timeline import Cost, Timeline, cost_of, timeline_json, timeline_of
-from turnwire.reporting.timeline_scale import Scale
+from turnwire.reporting.timeline import Cost, Scale, Timeline, cost_of, timeline_json, timeline_of
 from turnwire.settings import ModelPrice
 
 HOUR = 3_600_000

@@ -16,6 +16,8 @@ from turnwire.core.errors import EmbedderError
 from turnwire.retrieval.index import searcher
 from turnwire.retrieval.index.library import Library, Passage
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
+from turnwire.retrieval.search import EvidenceSearch
+from turnwire.retrieval.sentences import Matcher
 
 if TYPE_CHECKING:
     from turnwire.retrieval.embedding import Vector
@@ -286,6 +288,23 @@ async def test_failed_embedder_leaves_the_search_by_words(
     assert found == await search(library, None, "tea")
     assert [passage.text for passage in found] == ["Tea.", "A ship with tea."]
     assert "the search is by words only" in caplog.text
+
+
+async def test_definitions_come_first_and_other_passages_keep_the_order_of_both_rankings(
+    library: Library, meaning: VectorIndex
+) -> None:
+    often, near = "Tea tea tea ship ship ship ship ship.", "Tea that people in the village drink each day of the year."
+    await put(library, "Tea is a leaf.", often, near, *(f"Oolong on ship {number}." for number in range(10)))
+    await meaning.embed_missing()
+    fused = Searcher(library, meaning)
+    ranked = await fused.search("What is tea", owner=None, limit=10)
+    expected = [passage.text for passage in ranked]
+    scores = {passage.text: passage.score for passage in ranked}
+    assert expected.index(near) < expected.index(often)
+    assert scores[near] < scores[often]
+    run = EvidenceSearch(fused, Matcher("What is tea", {}), None, None, None)
+    found = [item.passage.text for item in await run.run("What is tea", 10)]
+    assert found == ["Tea is a leaf.", *(text for text in expected if text != "Tea is a leaf.")]
 
 
 async def test_search_is_by_words_while_vectors_are_missing(library: Library, meaning: VectorIndex) -> None:

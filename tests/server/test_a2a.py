@@ -487,7 +487,27 @@ async def test_card_describes_the_agent_and_where_it_is(tmp_path: Path) -> None:
         assert missing.status_code == 404
 
 
-@pytest.mark.parametrize("is_open", [False, True])
+async def test_card_that_has_not_changed_is_not_sent_again(serve: Serve) -> None:
+    async with serve(saying("Ok.")) as server:
+        first = await server.http.get("/.well-known/agent-card.json")
+        again = await server.http.get("/.well-known/agent-card.json", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_address_of_an_agent_may_end_with_a_slash(serve: Serve) -> None:
+    async with serve(saying("Ok.")) as server:
+        answer = (await server.http.post("/a2a/default/", json=rpc("ListTasks"))).json()
+    assert answer["result"]["tasks"] == []
+
+
+async def test_rpc_request_that_is_not_declared_as_json_is_an_error_of_the_protocol(serve: Serve) -> None:
+    async with serve(saying("Ok.")) as server:
+        answer = await server.http.post("/a2a/default", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    assert (answer.json()["jsonrpc"], answer.json()["error"]["code"]) == ("2.0", -32005)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
 async def test_card_needs_a_key_unless_cards_are_open(serve: Serve, is_open: bool) -> None:
     async with serve(open_agent_cards=is_open) as server:
         _, key = await server.turnwire.keys.create("ann", ("read",))

@@ -153,6 +153,34 @@ async def test_configurations_are_set_read_and_removed(
     assert not receiver.received
 
 
+async def test_configuration_that_is_removed_during_its_notification_stays_removed(
+    serve: Serve, receiver: Receiver
+) -> None:
+    receiver.statuses, failed = [0], metrics.WEBHOOKS.values["failed"]
+    async with serve(saying("Ok."), webhook_timeout=1.0, **LOCAL) as server:
+        push = config(receiver, id="mine")
+        async with a2a_client(server.url, streaming=False, push_notification_config=push) as client:
+            task_id = (await read(client.send_message(message()))).task.id
+            await receiver.count(1)
+            delete = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="mine")
+            await client.delete_task_push_notification_config(delete)
+            await until(lambda: metrics.WEBHOOKS.values["failed"] == failed + 1)
+            assert await listed(client, task_id) == []
+
+
+@EACH
+async def test_configuration_of_an_ended_task_is_notified_of_its_end(
+    serve: Serve, receiver: Receiver, dialect: Dialect
+) -> None:
+    async with serve(saying("Ok."), **LOCAL) as server:
+        async with a2a_client(server.url, dialect, streaming=False) as client:
+            task_id = (await read(client.send_message(message()))).task.id
+            await client.create_task_push_notification_config(config(receiver, task_id=task_id, id="late"))
+            (call,) = await receiver.count(1)
+        assert state_of(task_of(call)) == "completed"
+        await until_none(server)
+
+
 async def listed(client: Client, task_id: str) -> list[str]:
     found = await client.list_task_push_notification_configs(ListTaskPushNotificationConfigsRequest(task_id=task_id))
     return [config.id for config in found.configs]

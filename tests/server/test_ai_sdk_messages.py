@@ -107,13 +107,19 @@ async def test_message_of_another_route_has_an_id_that_can_be_edited(serve: Serv
         assert texts(await load(server)) == [("user", "uno"), ("assistant", "nothing")]
 
 
-async def test_running_and_queued_answers_are_left_out(server: Served, puppet: Puppet) -> None:
+async def test_newest_answer_is_left_out_until_it_has_ended_and_one_before_it_is_shown_so_far(
+    server: Served, puppet: Puppet
+) -> None:
     async with posting(server, asks("one")) as running:
         part = await puppet.part()
         part.say("Hel")
         await running.until("text-delta")
+        assert texts(await load(server)) == [("user", "one")]
         async with posting(server, asks("two")) as queued:
-            assert texts(await load(server)) == [("user", "one"), ("user", "two")]
+            question, so_far, waiting = await load(server)
+            assert texts([question, so_far, waiting]) == [("user", "one"), ("assistant", "Hel"), ("user", "two")]
+            assert so_far["parts"][-1]["state"] == "streaming"
+            assert "outcome" not in so_far["metadata"]
             part.say("lo")
             part.end()
             (await puppet.part()).end()
@@ -240,4 +246,5 @@ async def test_messages_share_the_slots_of_reads(serve: Serve, name: str) -> Non
         slots._each, slots._max_waiting = 1, 0
         async with slots.slot("local"):
             assert error_of(await server.http.get(f"{URL}/c/messages"), 429)["code"] == "too_many_requests"
+        slots._max_waiting = 1  # For the rest after a search.
         assert len(await load(server)) == 2

@@ -304,7 +304,7 @@ async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
             delays.append(seconds)
 
         refusals = server.turnwire.services.auth.refusals
-        refusals._sleep = sleep
+        refusals.sleep = sleep
         before = metrics.REFUSED_KEYS.values[""]
         for _ in range(4):
             wrong = await server.http.get("/v1/sessions", headers={"authorization": "Bearer tw_wrong"})
@@ -326,7 +326,7 @@ async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
         await server.turnwire.keys.create("ann", ("read",))
         refusals = server.turnwire.services.auth.refusals
         hold = asyncio.Event()
-        refusals._sleep = lambda _: hold.wait()  # type: ignore[assignment, return-value]
+        refusals.sleep = lambda _: hold.wait()  # type: ignore[assignment, return-value]
         headers = {"authorization": "Bearer tw_wrong"}
         waiting = [asyncio.create_task(server.http.get("/v1/sessions", headers=headers)) for _ in range(16)]
         await until(lambda: refusals._waiting["127.0.0.1"] == 16)

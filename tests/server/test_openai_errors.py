@@ -1,9 +1,11 @@
 """Errors on OpenAI's routes: in that API's shape, and nothing is started."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import openai
 import pytest
+from openai import AsyncOpenAI
 
 from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_error, openai_of
@@ -104,6 +106,34 @@ async def test_body_that_is_not_json_is_refused(serve: Serve) -> None:
         bad_session = {"X-Session-Id": "no spaces"}
         error = openai_error(await server.http.post("/v1/chat/completions", json=valid_body, headers=bad_session), 400)
         assert error["param"] == "X-Session-Id"
+        assert await server.written() == (0, 0)
+
+
+UNSUPPORTED: list[tuple[Callable[[AsyncOpenAI], Awaitable[Any]], int, str]] = [
+    (lambda client: client.responses.compact(model="turnwire", input="hi"), 404, "not_found"),
+    (lambda client: client.responses.input_tokens.count(model="turnwire", input="hi"), 404, "not_found"),
+    (lambda client: client.embeddings.create(model="turnwire", input="hi"), 404, "not_found"),
+    (lambda client: client.conversations.create(), 404, "not_found"),
+    (lambda client: client.completions.create(model="turnwire", prompt="hi"), 404, "not_found"),
+    (lambda client: client.models.delete("turnwire"), 405, "method_not_allowed"),
+    (lambda client: client.models.retrieve("gpt-5"), 404, "model_not_found"),
+    # A base URL without `/v1`.
+    (lambda client: client.with_options(base_url=str(client.base_url)[: -len("v1/")]).models.list(), 404, "not_found"),
+]
+
+
+async def test_call_that_is_not_supported_raises_an_error_with_a_reason(serve: Serve) -> None:
+    async with serve(saying("x")) as server, openai_of(server) as client:
+        for call, status, code in UNSUPPORTED:
+            with pytest.raises(openai.APIStatusError) as refused:
+                await call(client)
+            error: Any = refused.value
+            assert (error.status_code, error.code, error.type, error.param) == (
+                *(status, code, "invalid_request_error"),
+                "model" if code == "model_not_found" else None,
+            )
+            assert error.body["message"]
+        assert (await client.models.retrieve("turnwire")).id == "turnwire"
         assert await server.written() == (0, 0)
 
 

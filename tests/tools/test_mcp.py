@@ -71,6 +71,7 @@ async def test_model_gets_mcp_tools_and_results(mcp_server: McpServer, model_ser
     assert json.loads(messages[1])["cities"] == ["Oslo", "Rome"]
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_progress_comes_between_call_and_result(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("count", {"to": 3})), says("Three."))
     async with open_agent(model_server, mcp_server) as desk:
@@ -82,6 +83,7 @@ async def test_progress_comes_between_call_and_result(mcp_server: McpServer, mod
     assert all(events.index(event) < events.index(result) for event in reported)
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_server_error_is_reported_to_the_model(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("refuse", {"why": "no such city"}), ("weather", {"town": 3})), says("Sorry."))
     async with open_agent(model_server, mcp_server) as desk:
@@ -95,6 +97,7 @@ async def test_server_error_is_reported_to_the_model(mcp_server: McpServer, mode
     assert events[-1].outcome == "completed"
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_long_mcp_result_is_clipped(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("shout", {"times": 900_000})), says("Loud."))
     async with open_agent(model_server, mcp_server) as desk:
@@ -112,6 +115,7 @@ async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
     return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).open_questions}
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_question_of_a_server_suspends_the_turn_and_its_reply_reaches_the_server(
     mcp_server: McpServer, model_server: ScriptedModel
 ) -> None:
@@ -129,6 +133,7 @@ async def test_question_of_a_server_suspends_the_turn_and_its_reply_reaches_the_
     assert [(event.success, event.result) for event in results(events)] == [(True, "accept second")]
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_declined_question_is_told_to_the_server(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("reserve", {"city": "Oslo"})), says("Not booked."))
     async with open_agent(model_server, mcp_server) as desk:
@@ -166,6 +171,7 @@ async def test_server_of_the_older_protocol_asks_in_the_middle_of_a_call(
     assert [event.result for event in results(events)] == ["accept first"]
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_oversized_message_is_not_read(
     mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +185,7 @@ async def test_oversized_message_is_not_read(
     assert short.result == "AAA"
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_stopped_turn_cancels_the_call_at_the_server(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -195,6 +202,7 @@ async def test_stopped_turn_cancels_the_call_at_the_server(
         assert result.result == "Sunny in Oslo"
 
 
+@pytest.mark.rotated("mcp_server")
 async def test_slow_call_times_out_and_is_cancelled(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -25,33 +25,49 @@ __all__ = ["model_server"]
 MANY = 34
 
 
-def submit(threads: ToolThreads, turn_id: str, function: Any) -> Future[Any]:
+def submit(threads: ToolThreads, turn_id: str, function: Any, principal: str = "ann") -> Future[Any]:
     """Submit a call as the code of this turn does."""
 
     def call() -> Future[Any]:
-        enter_turn(turn_id, "session")
+        enter_turn(turn_id, "session", principal)
         return threads.submit(function)
 
     return copy_context().run(call)
 
 
-def test_calls_of_one_turn_take_only_its_share_of_the_threads() -> None:
-    threads = ToolThreads(per_turn=2)
-    proceed, reached = threading.Event(), threading.Barrier(3)
+class Hanging:
+    """A function that hangs in two threads, until it may proceed."""
 
-    def hang() -> str:
-        if not proceed.is_set():
-            reached.wait(BOUND)
-            proceed.wait(BOUND)
+    def __init__(self) -> None:
+        self.proceed = threading.Event()
+        self.reached = threading.Barrier(3)
+
+    def __call__(self) -> str:
+        if not self.proceed.is_set():
+            self.reached.wait(BOUND)
+            self.proceed.wait(BOUND)
         return "done"
 
+
+def test_calls_of_one_turn_take_only_its_share_of_the_threads() -> None:
+    threads, hang = ToolThreads(per_turn=2), Hanging()
     hanging = [submit(threads, "one", hang) for _ in range(5)]
-    reached.wait(BOUND)
+    hang.reached.wait(BOUND)
     assert submit(threads, "two", lambda: "done").result(BOUND) == "done"
     assert [future.running() for future in hanging] == [True, True, False, False, False]
     assert hanging[2].cancel()
-    proceed.set()
+    hang.proceed.set()
     assert [future.result(BOUND) for future in hanging if not future.cancelled()] == ["done"] * 4
+
+
+def test_calls_of_many_turns_of_one_principal_take_only_its_share_of_the_threads() -> None:
+    threads, hang = ToolThreads(per_turn=1, per_principal=2), Hanging()
+    hanging = [submit(threads, f"turn {number}", hang) for number in range(5)]
+    hang.reached.wait(BOUND)
+    assert submit(threads, "other", lambda: "done", "bob").result(BOUND) == "done"
+    assert [future.running() for future in hanging] == [True, True, False, False, False]
+    hang.proceed.set()
+    assert [future.result(BOUND) for future in hanging] == ["done"] * 5
 
 
 def test_exception_of_a_call_is_the_callers_and_frees_its_thread() -> None:
@@ -68,7 +84,7 @@ def test_exception_of_a_call_is_the_callers_and_frees_its_thread() -> None:
 async def test_only_calls_of_turns_go_to_the_threads_of_tools() -> None:
     install_executor()
     assert not (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
-    enter_turn("turn", "session")
+    enter_turn("turn", "session", "ann")
     assert (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
 
 

@@ -1,10 +1,14 @@
 """A turn's log as ACP updates, read back by the protocol's own models and rules, for any log and any cut."""
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
+from acp import connect_to_agent
 from acp.schema import SessionNotification
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,10 +16,16 @@ from hypothesis import strategies as st
 from tests.contracts.log_strategies import DENSE, log_of, logs, restarted_logs
 from tests.contracts.turn_summary import Call, TurnSummary, fold
 from tests.examples import examples
+from tests.serving import until, within
+from tests.wires.served_log import ServedLog, served_log
+from turnwire.client import AsyncClient
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import CustomEvent, DoneEvent, RestartEvent, TokenEvent, ToolCallEvent
 from turnwire.core.turns import TurnState
+from turnwire.wires.acp.agent import AcpAgent
+from turnwire.wires.acp.connection import RpcConnection
 from turnwire.wires.acp.encoder import SessionUpdates, Update, standing_events, state_updates
+from turnwire.wires.acp.hosts import ServerHost
 
 EXAMPLES = settings(max_examples=examples(25))
 
@@ -90,16 +100,83 @@ def test_any_log_is_read_back(log: list[LoggedEvent]) -> None:
     assert len(seen.citations) == len(expected.citations)
 
 
-@EXAMPLES
-@given(log=logs, data=st.data())
-def test_cut_at_any_event_goes_on_with_the_same_updates(log: list[LoggedEvent], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(log)))
-    encoder = SessionUpdates("t1")
-    found: list[Update] = []
-    for part in (log[:cut], log[cut:]):
-        for position, event in [(logged.position, logged.event) for logged in part]:
-            found += encoder.updates(position, event)
-    assert found == encode(log)
+class Editor:
+    """An editor with the official client, connected to an agent of a running server until the block ends."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.seen = SeenSession()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        plain = update.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.updates += 1
+        # What asks a person is not part of the log.
+        if ":question-" not in str(plain.get("messageId")) and ":q_" not in str(plain.get("toolCallId")):
+            self.seen.take({"name": "", "rawInput": {}, **plain} if update.session_update == "tool_call" else plain)
+
+    async def request_permission(self, *_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def on_connect(self, conn: Any) -> None:
+        pass
+
+    @asynccontextmanager
+    async def load(self, log: ServedLog) -> AsyncIterator[None]:
+        ours, theirs = socket.socketpair()
+        async with AsyncClient(log.server.url, key=log.key) as client:
+            agent = AcpAgent(ServerHost(client), "1")
+            reader, writer = await asyncio.open_connection(sock=ours)
+            agent.peer = connection = RpcConnection(reader, writer, agent.handle)
+            running = asyncio.create_task(connection.run())
+            theirs_reader, theirs_writer = await asyncio.open_connection(sock=theirs)
+            editor = connect_to_agent(cast("Any", self), theirs_writer, theirs_reader)
+            try:
+                await within(editor.initialize(protocol_version=1))
+                await within(editor.load_session(session_id=log.session_id, cwd="/", mcp_servers=[]))
+                yield
+            finally:
+                theirs_writer.close()
+                with suppress(ConnectionError):
+                    await within(running)
+                await agent.close()
+                writer.close()
+                await editor.close()
+
+
+@settings(max_examples=examples(8))
+@given(drawn=logs | restarted_logs(), data=st.data())
+async def test_editor_that_is_cut_off_after_any_update_loads_the_whole_turn(
+    drawn: list[LoggedEvent], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(2, len(drawn)))
+    # An editor that has shown text cannot take it back, so a restart comes before it loads the session.
+    is_restarted = any(isinstance(logged.event, RestartEvent) for logged in drawn)
+    loaded = len(drawn) if is_restarted else data.draw(st.integers(cut, len(drawn)))
+    expected = fold(json.loads(logged.body) for logged in drawn)
+    async with served_log() as log:
+        first, encoder = Editor(), SessionUpdates(log.turn_id)
+        async with first.load(log):
+            for logged in drawn[2:cut]:
+                before, updates = first.updates, encoder.updates(logged.position, logged.event)
+                await log.write([logged.event])
+                await until(lambda: first.updates >= before + len(updates))  # noqa: B023 - It is called in this round.
+        await log.write([logged.event for logged in drawn[cut:loaded]])
+        second = Editor()
+        async with second.load(log):
+            await log.write([logged.event for logged in drawn[loaded:]])
+            await until(lambda: nameless(second.seen, expected) == nameless(expected, expected))
+
+
+def nameless(turn: SeenSession | TurnSummary, expected: TurnSummary) -> tuple[Any, ...]:
+    """Return a turn without the names of its tools, which the official client does not pass on."""
+    summary = turn.summary(is_waiting=expected.outcome == "waiting") if isinstance(turn, SeenSession) else turn
+    calls = [(call.args, _shown_state(call), call.result) for call in summary.calls]
+    return summary.text, summary.reasoning, calls, len(turn.citations)
+
+
+def _shown_state(call: Call) -> str:
+    # An editor has no tools of its own; calls of other clients' tools just run.
+    return "open" if call.runs_on_client and call.state == "waiting" else call.state
 
 
 def test_live_restart_begins_a_new_message_and_closes_open_calls() -> None:

@@ -2,6 +2,9 @@
 
 import type { Entry } from "./entries.ts";
 
+/** Returns false for a joined turn: its message is shown in the turn that it has entered. */
+export const isShown = (entry: Entry): boolean => entry.view.outcome !== "joined";
+
 /** Returns the turns of the path: at each branch the chosen one, or the newest. */
 export function visiblePath(entries: readonly Entry[], chosen: ReadonlyMap<string, string>): Entry[] {
   const ids = new Set(entries.flatMap((entry) => [entry.turnId, entry.key]));
@@ -14,12 +17,12 @@ export function visiblePath(entries: readonly Entry[], chosen: ReadonlyMap<strin
   const visited = new Set<Entry>();
   for (let parents = [""]; ;) {
     const candidates = parents.flatMap((id) => children.get(id) ?? []);
+    const shown = candidates.filter(isShown);
     const choice = parents.map((id) => chosen.get(id)).find((key) => key !== undefined);
-    const next = candidates.find((entry) => entry.key === choice) ?? candidates.at(-1);
+    const next = shown.find((entry) => entry.key === choice) ?? shown.at(-1) ?? candidates.at(-1);
     if (!next || visited.has(next)) return path;
     visited.add(next);
-    // The message of a joined turn is shown in the turn that it has entered.
-    if (next.view.outcome !== "joined") path.push(next);
+    if (isShown(next)) path.push(next);
     parents = next.turnId && next.turnId !== next.key ? [next.turnId, next.key] : [next.key];
   }
 }

@@ -6,7 +6,7 @@
  */
 
 import { type Attachment, type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
-import { visiblePath } from "./branches.ts";
+import { isShown, visiblePath } from "./branches.ts";
 import { type Entry, foldedEntry, type OnBusy, remoteEntry, phaseOf, runningEntry, sentEntry, snapshotEntry } from "./entries.ts";
 import { SessionStream } from "./session_stream.ts";
 import { Observable } from "./observable.ts";
@@ -60,7 +60,7 @@ export class Conversation extends Observable {
 
   /** Returns the versions of a turn: edits and other answers. */
   siblings(entry: Entry): Entry[] {
-    return this.#entries.filter((other) => other.parent === entry.parent);
+    return this.#entries.filter((other) => other.parent === entry.parent && isShown(other));
   }
 
   choose(entry: Entry): void {

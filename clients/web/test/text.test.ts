@@ -142,3 +142,14 @@ test("citations are numbered by their first appearance, except in code", () => {
   assert.deepEqual([...citationOrder(text)], [[9, 1], [4, 2]]);
   assert.equal(renumbered(text), "Nine [1]. Four [2, 1]. `x[4]`\n\n```\ny[9]\n```\n");
 });
+
+test("formula on its own lines ends the paragraph before it, and no other", () => {
+  const html = rendered("Before:\n$$\na\n$$\n\nOne.\n\nTwo.\n$$\nb\n$$");
+  assert.deepEqual(html.match(/<p>[^<]*|<div data-maths="block">[^<]*/g), [
+    "<p>Before:",
+    '<div data-maths="block">a',
+    "<p>One.",
+    "<p>Two.",
+    '<div data-maths="block">b',
+  ]);
+});

@@ -433,9 +433,7 @@ class ToolLoop:
         if options == _NO_OPTIONS or not isinstance(self._model, OpenAIModel):
             return self._model
         has_called = any(message.tool_calls for message in self.messages[self._initial_count :])
-        if not self._specs or (has_called and options.tool_choice != "none"):
-            options = structs.replace(options, tool_choice=None)
-        return self._model.with_options(options)
+        return self._model.with_options(options.for_call(has_tools=bool(self._specs), has_called=has_called))
 
     def _set_calls(self, calls: list[ToolCallRequest]) -> None:
         """Keep the calls of the last reply, with ids that are new in the conversation.

@@ -90,13 +90,16 @@ class EmittedEvents(EventQueue):
         await wait_for_room()
 
 
-async def run_events(turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]]) -> AsyncGenerator[Event | str]:
+async def run_events(
+    turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]], *, needs_journal: bool = True
+) -> AsyncGenerator[Event | str]:
     """Yield the events that a run puts into its queue, which it ends with None. Raises what the run raises.
 
-    Raises AgentError for a turn that a version without journals has begun: its calls are not known.
+    Raises AgentError if an agent that `needs_journal` continues a turn that was begun without one: its calls are not
+    known.
     """
     queue = EventQueue()
-    if turn.progress and turn.resumption is None and queue.journal is None:
+    if needs_journal and turn.progress and turn.resumption is None and queue.journal is None:
         raise AgentError(
             "The answer was begun by an older version of the server; send the message again.",
             code="diverged",

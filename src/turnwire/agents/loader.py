@@ -3,6 +3,7 @@
 SDKs are recognised by the modules of their classes, so that none is imported to find out.
 """
 
+import asyncio
 import inspect
 import sys
 import traceback
@@ -14,16 +15,16 @@ from collections.abc import (
     Collection,
     Iterator,
     Mapping,
+    MutableMapping,
     Sequence,
 )
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from turnwire.agents.factories import factory_of
 from turnwire.core.contracts import (
     Agent,
     OnCrash,
@@ -37,6 +38,9 @@ from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEve
 from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.turns import Turn
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
+
+_CLOSE_SECONDS = 20.0
+"""Within this time the factories of agents must have closed."""
 
 # Plain functions
 
@@ -236,6 +240,12 @@ KINDS = (
         "agno",
         "agno.runner",
     ),
+    Kind(
+        "the options of an agent of the Claude Agent SDK",
+        frozenset({("claude_agent_sdk", "ClaudeAgentOptions")}),
+        "claude:ClaudeAgent",
+        "claude",
+    ),
 )
 
 
@@ -292,8 +302,8 @@ def as_agent(target: Any) -> Agent:
     raise TypeError(
         f"{_short_name(target)} is not an agent: give a function `async def answer(turn)` or `def answer(turn)` that"
         " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK,"
-        " LangChain, LangGraph, LlamaIndex, Pydantic AI, Google's ADK or agno, or an @asynccontextmanager function"
-        " without arguments that yields one of them"
+        " LangChain, LangGraph, LlamaIndex, Pydantic AI, Google's ADK or agno, options of the Claude Agent SDK, or an"
+        " @asynccontextmanager function without arguments that yields one of them"
     )
 
 
@@ -387,3 +397,81 @@ def _load(reference: str) -> Any:
         raise ValueError(
             f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
         ) from error
+
+
+class AgentFactory:
+    """The place of an agent that needs a running event loop: a checkpointer, an MCP server, a connection pool.
+
+        @asynccontextmanager
+        async def make():
+            async with AsyncSqliteSaver.from_conn_string("threads.db") as saver:
+                yield create_agent(model, checkpointer=saver)
+
+    The server opens it on its loop when it opens, and closes it when it has closed everything that uses it. `make`
+    returns the context manager that yields the agent.
+    """
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        self.make = make
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        raise RuntimeError("the agent's factory is not open; open the server first")
+
+
+def factory_of(target: Any) -> AgentFactory | None:
+    """Return the factory if the object is an async context manager, or a function of no arguments that makes one."""
+    if inspect.isclass(target):
+        return None
+    if isinstance(target, AbstractAsyncContextManager):
+        manager = cast("AbstractAsyncContextManager[Any]", target)
+        return AgentFactory(lambda: manager)
+    if not inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)) or inspect.isasyncgenfunction(target):
+        return None
+    required = [each for each in inspect.signature(target).parameters.values() if each.default is each.empty]
+    return None if required else AgentFactory(target)
+
+
+class FactoryAgents:
+    """Opens the factories among some agents, and puts the agents in their place.
+
+    One task opens and closes them, as the cancel scopes of MCP clients demand.
+    """
+
+    def __init__(self, agents: MutableMapping[str, Agent]) -> None:
+        self.opened: set[str] = set()
+        self._agents = agents
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the factories. Raises what they raise, with a note that names the agent."""
+        factories = {name: agent for name, agent in self._agents.items() if isinstance(agent, AgentFactory)}
+        if not factories:
+            return
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._hold(factories, opened))
+        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            self._task.result()
+
+    async def _hold(self, factories: dict[str, AgentFactory], opened: asyncio.Future[None]) -> None:
+        async with AsyncExitStack() as stack:
+            for name, factory in factories.items():
+                try:
+                    agent = as_agent(await stack.enter_async_context(factory.make()))
+                    if isinstance(agent, AgentFactory):
+                        raise TypeError("a factory must yield an agent, not another factory")
+                except Exception as error:
+                    error.add_note(f"The agent {name!r} could not be made by its factory.")
+                    raise
+                self._agents[name] = agent
+                self.opened.add(name)
+            opened.set_result(None)
+            await self._closing.wait()
+
+    async def close(self) -> None:
+        """Close the factories, in the reverse order. Raises what they raise, and TimeoutError."""
+        self._closing.set()
+        if self._task is not None:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._task

@@ -6,17 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from turnwire.cli import (
-    acp,
     chat,
     dev,
     doctor,
     documents,
     extensions,
     keys,
-    mcp,
     recordings,
     schedules,
     serve,
+    stdio,
     top,
     transfer,
     turns,
@@ -67,8 +66,8 @@ _add("dev", dev.dev, _RUN, "--agent my_module:agent", "--agent my_module:agent -
 _add("worker", serve.worker, _RUN, "--database-url postgresql://localhost/turnwire --agent my_module:agent")
 _add("chat", chat.chat, _TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
 _add("ask", chat.ask, _TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
-_add("acp", acp.acp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
-_add("mcp", mcp.mcp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
+_add("acp", stdio.acp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
+_add("mcp", stdio.mcp, _TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 _add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
 _add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')
 _add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")

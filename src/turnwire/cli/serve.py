@@ -104,6 +104,13 @@ def serve(
     model: ModelName = None,
     model_url: ModelUrl = None,
     extensions: Extensions = None,
+    allow_extension: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<id>",
+            help="An extension of your own folder or of an installed package, which runs then; may be repeated.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -132,6 +139,7 @@ def serve(
         vault=vault,
         model=model,
         model_url=model_url,
+        allowed_extensions=allow_extension or None,
     )
     configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import AttachmentsNotTakenError, StoreError, TurnEndedError
@@ -58,7 +58,7 @@ class Agent(Protocol):
       is called again with the finished tool steps in `turn.progress`. Without it, the turn fails with `diverged`.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
-    - `find_problems() -> list[str]`: what is missing, such as a key, told when the server starts.
+    - `find_problems() -> list[str]`: what is missing, such as a key; it is reported when the server starts.
     - `with_model(address) -> Agent`: the same agent with another model, for evaluations.
     - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
     """
@@ -345,7 +345,7 @@ class AppendRequest(Struct, eq=False):
     suspension: Suspension | None = None
     release: bool = False
     is_taken: bool = False
-    entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
+    entries: Sequence[JournalEntry] = ()
 
     @property
     def first_position(self) -> int:
@@ -756,6 +756,10 @@ class Store(LogStore, TurnStore, ClaimStore, SessionStore, BlobStore, KeyStore, 
     @property
     def is_shared(self) -> bool:
         """Whether other processes may write to it, so that a worker that loses its lease must stop its turns."""
+        ...
+
+    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
+        """Return False if no other process watches an unfinished turn, as far as this process has heard."""
         ...
 
     async def open(self) -> None:

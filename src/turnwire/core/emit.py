@@ -118,18 +118,19 @@ def set_running_turn(log: TurnLog, check: Callable[[Event], None] | None = None)
 
 
 class TurnContext(NamedTuple):
-    """The ids of the turn that the current code belongs to, for log lines and spans."""
+    """The turn that the current code belongs to, for log lines, spans and limits."""
 
     turn_id: str
     session_id: str
+    principal: str
 
 
 _context: ContextVar[TurnContext | None] = ContextVar("turnwire_turn_context", default=None)
 
 
-def enter_turn(turn_id: str, session_id: str) -> None:
+def enter_turn(turn_id: str, session_id: str, principal: str) -> None:
     """Set the turn of the current task and of everything that is started from it."""
-    _context.set(TurnContext(turn_id, session_id))
+    _context.set(TurnContext(turn_id, session_id, principal))
 
 
 def current_turn() -> TurnContext | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.backoff import Backoff
 from turnwire.core.budget import Limits, UsageMeter
-from turnwire.core.codec import encode_event, now_ms
+from turnwire.core.codec import LoggedEvent, encode_event, now_ms
 from turnwire.core.contracts import (
     Agent,
     HistorySource,
@@ -71,6 +71,7 @@ from turnwire.core.recovery import (
     progress,
     release_or_suspend,
     unfinished_calls,
+    void_outputs,
 )
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import HANDED_BACK, SHUTDOWN, WAITING, Message, Stop, Turn, TurnRecord
@@ -92,7 +93,7 @@ class ExecutionState(Enum):
 
     STARTING = auto()  # The log is being read.
     RUNNING = auto()  # The agent runs.
-    STOPPING = auto()  # The agent has been told to stop; `_stop` says why.
+    STOPPING = auto()  # The agent is being cancelled; `_stop` has the reason.
     ENDING = auto()  # The last events are being written.
     ENDED = auto()  # Final: the end is committed, by this worker or by another one.
     SUSPENDED = auto()  # Final: the turn waits for a person.
@@ -130,7 +131,7 @@ class Execution:
         record: TurnRecord,
         limits: Limits,
         on_finished: Callable[["Execution"], None],
-        historian: HistorySource,
+        history_source: HistorySource,
         meter: UsageMeter,
     ) -> None:
         self.turn_id = record.id
@@ -141,7 +142,7 @@ class Execution:
         self._record = record
         self._limits = limits
         self._on_finished = on_finished
-        self._historian = historian
+        self._history_source = history_source
         self._meter = meter
         self._log = TurnLog(store, record, limits, self._on_store_failure)
         self._inputs = TurnInputs(store, record, self._log, limits)
@@ -230,7 +231,7 @@ class Execution:
     # The task
 
     async def _run(self) -> None:
-        enter_turn(self.turn_id, self._record.session_id)
+        enter_turn(self.turn_id, self._record.session_id, self._record.principal)
         try:
             await self._restore_log()
         except asyncio.CancelledError:
@@ -346,12 +347,21 @@ class Execution:
         self._set_journal(agent)
         if self._recording.calls and not self._recording.is_waiting:
             count_saved(self._recording)
-        if self._recording.calls or self._recording.segment:  # After a suspension, there may be results without a call.
-            async for events in read_all(self._store, self.turn_id, self._recording.base):
-                for logged in events:
-                    if not (self._is_not_repeated(logged.event) or log.fold.is_void(logged.position)):
-                        body = _comparable(logged.event)
-                        self._logged[body] = self._logged.get(body, 0) + 1
+        # After a suspension, there may be results without a call.
+        if self._journal is not None and (self._recording.calls or self._recording.segment):
+            await self._read_segment(self._journal)
+
+    async def _read_segment(self, journal: TurnJournal) -> None:
+        """Note the events that the agent need not write again, and the void ones that came out of its tools."""
+        fold, void = self._log.fold, list[LoggedEvent]()
+        async for events in read_all(self._store, self.turn_id, self._recording.base):
+            for logged in events:
+                if fold.is_void(logged.position):
+                    void.append(logged)
+                elif not self._is_not_repeated(logged.event):
+                    body = _comparable(logged.event)
+                    self._logged[body] = self._logged.get(body, 0) + 1
+        journal.void_outputs = void_outputs(void, self._recording, fold)
 
     def _hands_over(self) -> bool:
         """Give the turn to another worker between two calls, if this one drains."""
@@ -419,7 +429,7 @@ class Execution:
         record = self._record
         history = await imported_history(self._store, record)
         if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
-            history += await self._historian.recall(record)
+            history += await self._history_source.recall(record)
         history += tuple(earlier_messages(self._log.fold.state()))
         attached = attached_files(record.options)
         options = {name: value for name, value in record.options.items() if name not in (JOINS, ATTACHED)}
@@ -628,7 +638,7 @@ class Execution:
                 state = await self._try_to_end(stop)
                 break
             except TurnEndedError:
-                logger.warning("turn %s has ended before", self.turn_id)
+                logger.warning("turn %s was ended by another worker before", self.turn_id)
                 break
             except FencedError:
                 logger.warning("turn %s was taken over by another worker, which ends it", self.turn_id)

@@ -1,8 +1,8 @@
 """Fair slots: one mechanism for everything that many principals share and that one of them could use up.
 
 A principal holds at most a few slots. A free slot goes to the principal that was served longest ago, so a principal
-with a hundred requests delays another one by a single request. Whoever has too many waiting is refused, before any work
-is done.
+with a hundred requests delays another one by a single request. A principal with too many waiting requests
+is refused, before any work is done.
 """
 
 import asyncio
@@ -13,13 +13,18 @@ from turnwire.core.errors import TooManyRequestsError
 
 
 class FairSlots:
-    """At most `slots` holders, at most `each` of one principal; at most `waiting` of a principal wait for one."""
+    """At most `slots` holders, at most `each` of one principal; at most `waiting` of a principal wait for one.
 
-    def __init__(self, name: str, *, slots: int, each: int, waiting: int) -> None:
+    With `rests`, a slot that was given back is free for its principal only after as long again as it was held, so that
+    nobody keeps a processor busy all the time.
+    """
+
+    def __init__(self, name: str, *, slots: int, each: int, waiting: int, rests: bool = False) -> None:
         self._name = name
         self._free = slots
         self._each = each
         self._max_waiting = waiting
+        self._rests = rests
         self._held: Counter[str] = Counter()
         # In the order in which the principals were served; one that is served goes to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
@@ -34,13 +39,20 @@ class FairSlots:
         else:
             await self._wait(principal)
 
-    def give_back(self, principal: str) -> None:
+    def give_back(self, principal: str, seconds: float = 0) -> None:
+        """Give back a slot that was held for so long."""
         self._free += 1
+        if self._rests and seconds:
+            asyncio.get_running_loop().call_later(seconds, self._release, principal)
+            self._hand_out()
+        else:
+            self._release(principal)
+
+    def _release(self, principal: str) -> None:
         self._held[principal] -= 1
         if not self._held[principal]:
             del self._held[principal]
-        if self._queues:
-            self._hand_out()
+        self._hand_out()
 
     def _take(self, principal: str) -> None:
         self._free -= 1
@@ -81,14 +93,16 @@ class FairSlots:
 class FairSlot:
     """One slot of a principal, held while its context is open."""
 
-    __slots__ = ("_principal", "_slots")
+    __slots__ = ("_principal", "_since", "_slots")
 
     def __init__(self, slots: FairSlots, principal: str) -> None:
         self._slots = slots
         self._principal = principal
+        self._since = 0.0
 
     async def __aenter__(self) -> None:
         await self._slots.take(self._principal)
+        self._since = asyncio.get_running_loop().time()
 
     async def __aexit__(self, *raised: object) -> None:
-        self._slots.give_back(self._principal)
+        self._slots.give_back(self._principal, asyncio.get_running_loop().time() - self._since)

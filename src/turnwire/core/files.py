@@ -52,7 +52,8 @@ def accepts(types: Iterable[str], media_type: str) -> bool:
 
 def attached_files(options: Mapping[str, Any]) -> tuple[AttachedFile, ...]:
     """Return the descriptions of the files of a turn's message, from its options."""
-    return tuple(msgspec.convert(options.get(ATTACHED) or (), tuple[AttachedFile, ...]))
+    attached = options.get(ATTACHED)
+    return msgspec.convert(attached, tuple[AttachedFile, ...]) if attached else ()
 
 
 def history_digests(options: Mapping[str, Any]) -> set[str]:

@@ -7,6 +7,7 @@ live. When the writer's epoch changes, the store checks that the log still conta
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader, is_short
@@ -28,9 +29,12 @@ async def read_all(store: LogReader, turn_id: str, after: int = 0) -> AsyncGener
 async def fold_log(store: LogReader, turn_id: str) -> TurnFold:
     """Fold the committed events of a log. Raises TurnNotFoundError, EventsGoneError."""
     fold = TurnFold()
-    async for events in read_all(store, turn_id):
-        for logged in events:
-            fold.add(logged)
+    async with aclosing(read_all(store, turn_id)) as pages:
+        async for events in pages:
+            for logged in events:
+                fold.add(logged)
+            if is_short(events, PAGE):
+                break
     return fold
 
 
@@ -74,7 +78,8 @@ class Follower:
             return  # The wake-up was under way when the follower closed.
         if self._reading is not None:
             self._has_missed_commit = True
-        elif events and events[0].position == self._position + 1 and self._epoch in (None, events[0].epoch):
+        elif events and events[0].position == self._position + 1 and self._epoch in (None, 0, events[0].epoch):
+            # Events of epoch 0 were committed with the acceptance of the turn: while there is a turn, they are there.
             self._advance(events)
         elif not events or events[-1].position > self._position or self._is_newer(events[-1]):
             # A higher epoch at a lower position: the database has lost events that were committed.

@@ -115,7 +115,7 @@ class TurnInputs:
                 continue
             if not self._may_take(queued, mode):
                 if mode == "collect":
-                    break  # What was sent later is answered later.
+                    break  # Messages sent after this one are answered after it.
                 continue
             logged = (await self._store.read(queued.id, 1, 1))[0]
             opening = logged.event
@@ -152,7 +152,7 @@ class TurnInputs:
             await log.restore()
             await log.end("joined", reason=mode, joined=joined)
         except (FencedError, PositionError, TurnEndedError, TurnNotFoundError):
-            pass  # Somebody cancels it at this moment.
+            pass  # It was cancelled or taken by another process at this moment.
 
 
 _inputs: ContextVar[TurnInputs | None] = ContextVar("turnwire_inputs", default=None)

@@ -24,6 +24,7 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from turnwire.core import metrics
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import CallKind, CallState, JournalEntry
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError
@@ -51,6 +52,8 @@ class RecordedCall(Struct):
     position: int
     result: bytes = b""
     usage: Usage | None = None
+    begun: int = 0
+    """The position at which the call began for the first time in its segment."""
 
     @property
     def is_finished(self) -> bool:
@@ -110,7 +113,8 @@ class Recording(Struct):
         elif entry.kind == "input":
             self.inputs[entry.key] = entry
         elif entry.state == "started":
-            self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
+            begun = earlier.begun if (earlier := self.calls.get(entry.key)) is not None else entry.since
+            self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position, begun=begun)
         elif call := self.calls.get(entry.key):
             call.since, call.position = entry.since, entry.position
             if entry.state == "waiting":
@@ -162,9 +166,10 @@ class JournaledCall:
         if self._started.kind == "tool":
             self._journal.expect_result(self._started.call_id)
 
-    def show(self) -> None:
-        """Record that the events of a finished call stand at new positions."""
-        self._journal.record(self._end_entry("shown"))
+    def show(self, since: int | None = None) -> None:
+        """Record that the events of a finished call stand at new positions, or some of them: those after `since`."""
+        entry = self._end_entry("shown")
+        self._journal.record(entry if since is None else replace(entry, since=since))
 
     def _end_entry(self, state: CallState, usage: Usage | None = None) -> JournalEntry:
         started, position = self._started, self._journal.position
@@ -230,6 +235,8 @@ class TurnJournal:
         """Called on the event loop after a call has ended while another one waits for an answer."""
         self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
         """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
+        self.void_outputs: dict[str, list[LoggedEvent]] = {}
+        """The events that came out of tool calls and that a restart has made void, by the key of the call."""
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
         self.has_steps_only = all(call.entry.kind == "tool" for call in calls.values())
@@ -501,9 +508,14 @@ class TurnJournal:
             self._log.record(entry)
 
     def finish(self, base: str, entry: JournalEntry, result: Any) -> None:
-        body = self._encode(entry.key, result)
-        self.record(replace(entry, state="unrecorded") if body is None else replace(entry, result=body))
-        self._recording.size += len(body or b"")
+        body = self._encode(result)
+        if isinstance(body, bytes):
+            self.record(replace(entry, result=body))
+            self._recording.size += len(body)
+        else:
+            note = "the result of call %r in turn %s is not recorded: %s; if its worker is lost, the turn ends"
+            logger.warning(note, entry.key, self._log.turn_id, body)
+            self.record(replace(entry, state="unrecorded"))
         self._finished[base] += 1
         self.drop(entry.key)
 
@@ -554,10 +566,23 @@ class TurnJournal:
 
     def _answer(self, base: str, entry: JournalEntry, recorded: RecordedCall) -> JournaledCall:
         self._finished[base] += 1
+        call = JournaledCall(self, base, entry, recorded)
         if entry.kind == "tool":
             self._skip_inside(base)
             self.expect_result(entry.call_id)
-        return JournaledCall(self, base, entry, recorded)
+            self._show_outputs(base, call, recorded)
+        return call
+
+    def _show_outputs(self, base: str, call: JournaledCall, recorded: RecordedCall) -> None:
+        """Write what a finished tool call has shown again, if it became void: its code does not run again."""
+        keys = [key for key in self.void_outputs if key.rpartition("#")[0] == base or is_inside(key, base)]
+        outputs = [logged for key in keys for logged in self.void_outputs.pop(key)]
+        if not outputs:
+            return
+        # One commit has all of them and the entry, so that they are never written in part.
+        for logged in sorted(outputs, key=lambda logged: logged.position):
+            self._log.append(logged.event)
+        call.show(since=None if self.is_void(recorded.since) else recorded.since)
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""
@@ -573,26 +598,21 @@ class TurnJournal:
                 code="outcome_unknown",
             )
 
-    def _encode(self, key: str, result: Any) -> bytes | None:
-        """Return the result as an ASCII line of JSON, or None if it cannot be recorded."""
+    def can_record(self, result: Any) -> bool:
+        """Return True if a result is JSON, and neither it nor the journal with it is too large."""
+        return isinstance(self._encode(result), bytes)
+
+    def _encode(self, result: Any) -> bytes | str:
+        """Return the result as an ASCII line of JSON, or a text that says why it cannot be recorded."""
         try:
             body = json.dumps(result, allow_nan=False, separators=(",", ":")).encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
-            why = f"it is not JSON ({error})"
-        else:
-            if len(body) > self._limits.max_entry_bytes:
-                why = f"it has {len(body)} bytes, and {self._limits.max_entry_bytes} is the limit"
-            elif self._recording.size + len(body) > self._limits.max_journal_bytes:
-                why = f"the journal of the turn would have more than {self._limits.max_journal_bytes} bytes"
-            else:
-                return body
-        logger.warning(
-            "the result of call %r in turn %s is not recorded: %s; if its worker is lost, the turn ends",
-            key,
-            self._log.turn_id,
-            why,
-        )
-        return None
+            return f"it is not JSON ({error})"
+        if len(body) > self._limits.max_entry_bytes:
+            return f"it has {len(body)} bytes, and {self._limits.max_entry_bytes} is the limit"
+        if self._recording.size + len(body) > self._limits.max_journal_bytes:
+            return f"the journal of the turn would have more than {self._limits.max_journal_bytes} bytes"
+        return body
 
 
 def _holds(base: str, place: str) -> bool:

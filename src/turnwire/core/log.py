@@ -32,6 +32,8 @@ from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
 _SHORT_PAUSE_MS = 5
+_SMALL_BYTES = 64
+"""The body of nearly every token is smaller, so their number bounds the size of the answer."""
 
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
@@ -98,26 +100,31 @@ class TurnLog:
         self._max_response_bytes = limits.max_response_bytes
         self._max_events = limits.max_events_per_turn
         self._max_uncommitted = limits.max_uncommitted_events
-        # Up to this position and these bytes of the answer, a token needs no other check.
-        self._free_until = self._free_bytes = self._answer_bytes = 0
+        # Up to this position, a small token needs no check.
+        self._free_until = 0
+        # At most so many bytes of the answer are in the log up to this position.
+        self._answer_bytes = self._measured_until = 0
         self._on_failure = on_failure
         # The buffer; when the store has taken it, the next event begins another one.
         self._request = _NO_REQUEST
         self._unsettled_requests = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
-        self._short_pauses = 0
+        # Milliseconds between tokens of two requests; the second number is the last position that is no token.
+        self._pauses: list[int] = []
+        self._other_position = 0
 
-    async def restore(self) -> None:
-        """Fold the events that are in the log already. Raises StoreError; then nothing is folded."""
-        fold, position = TurnFold() if self.fold.position else self.fold, 0
+    async def restore(self, known: TurnFold | None = None) -> None:
+        """Fold the events that are in the log, after those of `known`. Raises StoreError; then nothing is folded."""
+        fold = known or (TurnFold() if self.fold.position else self.fold)
+        position = fold.position
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
                 fold.add(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
             position = events[-1].position
         self.fold = fold
-        self._answer_bytes, self._free_bytes = len(fold.text), 0
+        self._answer_bytes, self._measured_until, self._free_until = len(fold.text), position, 0
 
     def append(self, event: Event) -> None:
         """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""
@@ -147,7 +154,8 @@ class TurnLog:
             raise TurnEndedError(self.turn_id)
         if self._failure is not None:
             raise self._failure
-        self._open_request().entries.append(entry)
+        request = self._open_request()
+        request.entries = (*request.entries, entry)
 
     def append_token(self, content: str) -> None:
         """Append a token of the answer: the same as `append(TokenEvent(content))` without making an event.
@@ -159,21 +167,23 @@ class TurnLog:
         else:
             content, body = encode_token(content)
         position = self._position + 1
-        answer_bytes = self._answer_bytes = self._answer_bytes + len(body)
-        if position > self._free_until or answer_bytes > self._free_bytes:
+        if position > self._free_until or len(body) > _SMALL_BYTES:
             self._check_token(body)
-        logged = LoggedEvent(position, self._epoch, time_ns() // 1_000_000, body)
-        if self._request.is_taken:
-            self._note_pause(logged)
-            self._begin_request()
-        self._request.events.append(logged)
+        at = time_ns() // 1_000_000
+        request = self._request
+        if request.is_taken:
+            # Measured between requests: within one, events follow at once. Between other events, a tool may have run.
+            if request.events and self._position != self._other_position:
+                self._pauses.append(at - request.events[-1].at)
+            request = self._begin_request()
+        request.events.append(LoggedEvent(position, self._epoch, at, body))
         self._position = position
         fold = self.fold
         if fold.pieces:
             fold.pieces.append(content)
             fold.position = position
         else:
-            fold.add_token(content, position, logged.at)
+            fold.add_token(content, position, at)
 
     def _check(self, body: bytes) -> None:
         if self.ended:
@@ -186,16 +196,18 @@ class TurnLog:
             raise TooManyEventsError(self._max_events)
 
     def _check_token(self, body: bytes) -> None:
-        """Check everything about a token, and set the bounds up to which the next ones need no check."""
+        """Check everything about a token, and set the position up to which the next small ones need no check."""
         self._check(body)
+        self._answer_bytes += (self._position - self._measured_until) * _SMALL_BYTES + len(body)
+        self._measured_until = self._position + 1
         if self._answer_bytes > self._max_response_bytes:
-            # Measured exactly: the frames of the tokens were counted too, and what a restart took back.
             self._answer_bytes = len(ascii_json(self.fold.text)) + len(body)
             self._check_response_size(self._answer_bytes)
-        self._free_bytes = min(self._answer_bytes + self._max_event_bytes, self._max_response_bytes)
+        free_tokens = (self._max_response_bytes - self._answer_bytes) // _SMALL_BYTES
         uncommitted_until = self._committed + self._max_uncommitted
-        self._free_until = min(uncommitted_until, self._max_events)
+        self._free_until = min(uncommitted_until, self._max_events, self._measured_until + free_tokens)
         self.is_behind = self._position >= uncommitted_until
+        self._report_pauses()
 
     def close(self) -> None:
         """Refuse every event from here on."""
@@ -212,12 +224,8 @@ class TurnLog:
             raise EventTooLargeError("response", size, self._max_response_bytes)
 
     def _add(self, logged: LoggedEvent) -> None:
-        request = self._request
-        if request.is_taken:
-            self._note_pause(logged)
-            request = self._begin_request()
-        request.events.append(logged)
-        self._position = logged.position
+        self._open_request().events.append(logged)
+        self._position = self._other_position = logged.position
         if self._position - self._committed > self._max_uncommitted:
             self.is_behind = True
 
@@ -227,19 +235,12 @@ class TurnLog:
         self._store.append(request)
         return request
 
-    def _note_pause(self, logged: LoggedEvent) -> None:
-        """Measure the pause before the first event of a request: within a request, events follow at once."""
-        if events := self._request.events:
-            pause = logged.at - events[-1].at
-            # Nearly all pauses are short, so those are only counted.
-            if pause < _SHORT_PAUSE_MS:
-                self._short_pauses += 1
-            elif logged.is_token and events[-1].is_token:  # Between other events, a tool may have run.
-                metrics.TOKEN_GAP.observe(pause / 1000)
-
-    def _report_short_pauses(self) -> None:
-        metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
-        self._short_pauses = 0
+    def _report_pauses(self) -> None:
+        pauses = [pause for pause in self._pauses if pause >= _SHORT_PAUSE_MS]
+        metrics.TOKEN_GAP.observe_many(0.0, len(self._pauses) - len(pauses))
+        for pause in pauses:
+            metrics.TOKEN_GAP.observe(pause / 1000)
+        self._pauses.clear()
 
     async def wait_for_room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -254,14 +255,14 @@ class TurnLog:
 
     async def suspend(self, suspension: Suspension) -> None:
         """Commit the last events, and suspend the turn in the same step. Raises StoreError."""
-        self._report_short_pauses()
+        self._report_pauses()
         if self._failure is None:
             self._open_request().suspension = suspension
         await self.flush()
 
     async def release(self) -> None:
         """Commit the last events, and queue the turn for another worker in the same step. Raises StoreError."""
-        self._report_short_pauses()
+        self._report_pauses()
         if self._failure is None:
             self._open_request().release = True
         await self.flush()
@@ -297,7 +298,7 @@ class TurnLog:
         self._position = last[-1].position
         state = request.ending = self.fold.state()
         await self.flush()
-        self._report_short_pauses()
+        self._report_pauses()
         metrics.note_ending(outcome, state.timings)
 
     def detach(self) -> None:

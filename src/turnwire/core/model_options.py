@@ -61,13 +61,26 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         """Return the names of the options that were sent."""
         return [name for name in OPTION_NAMES if getattr(self, name) not in (None, ())]
 
+    def for_call(self, *, has_tools: bool, has_called: bool) -> "ModelOptions":
+        """Return the options of one model call. `has_called` is True if the model has called a tool in this turn."""
+        choice = self.tool_choice
+        if choice is None or (has_tools and (choice == "none" or not has_called)):
+            return self
+        return msgspec.structs.replace(self, tool_choice=None)
+
     def extend(self, instructions: str) -> str:
         """Return the agent's instructions, followed by the client's."""
         return "\n\n".join(filter(None, (instructions, self.instructions)))
 
 
+_SENT_NAMES = frozenset((*OPTION_NAMES, *_MAX_TOKENS))
+_NO_OPTIONS = ModelOptions()
+
+
 def model_options(options: Mapping[str, Any]) -> ModelOptions:
     """Return the model options among the options of a turn."""
+    if options.keys().isdisjoint(_SENT_NAMES):
+        return _NO_OPTIONS
     stop = options.get("stop") or ()
     return ModelOptions(
         instructions=options.get("instructions") or None,
@@ -123,6 +136,8 @@ def chosen_options(choice: bool | Collection[str], possible: Collection[str]) ->
 def check_model_options(name: str, agent: object, options: Mapping[str, Any]) -> None:
     """Raise ModelOptionNotTakenError if a turn has a model option that the agent does not take."""
     sent = model_options(options)
+    if sent is _NO_OPTIONS:
+        return
     is_undeclared = (declared_names := declared_options(agent)) is None
     taken = frozenset(UNDECLARED_OPTIONS) if declared_names is None else declared_names
     for option in sent.names:

@@ -23,7 +23,8 @@ class Presence:
     """Counts the readers of turns in this process.
 
     `leave` is called when the last reader of a turn has been gone for the turn's grace period and no other process has
-    a reader. A turn that nobody has begun to read is not left.
+    a reader. A turn that nobody has begun to read is not left. The readers of a turn that this process continues may
+    have left while no process counted them, so they are expected back.
     """
 
     def __init__(self, store: Store, process: Callable[[], str], leave: Callable[[str], Awaitable[None]]) -> None:
@@ -39,10 +40,19 @@ class Presence:
         readers = self._readers.get(record.id)
         if readers is None:
             readers = self._readers[record.id] = _TurnReaders(record.disconnect_grace)
-            if self._store.is_shared:
-                self._spawn(self._record_presence(record.id))
+        if not readers.is_recorded and self._store.is_shared:
+            readers.is_recorded = True
+            self._spawn(self._record_presence(record.id))
         readers.count += 1
         readers.stop_timer()
+
+    def expect(self, record: TurnRecord) -> None:
+        """Expect the readers of a turn whose process was lost or stopped, and which this one continues."""
+        if record.disconnect_grace is None or record.waiting_until is not None:
+            return  # While a turn waits for a person, nobody need read it.
+        if record.id not in self._readers:
+            self._readers[record.id] = _TurnReaders(record.disconnect_grace)
+            self._start_timer(record.id, max(record.disconnect_grace, _RETURN_SECONDS))
 
     def depart(self, turn_id: str, *, by_client: bool) -> None:
         readers = self._readers.get(turn_id)
@@ -54,8 +64,12 @@ class Presence:
         grace = readers.grace if by_client else max(readers.grace, _RETURN_SECONDS)
         if self._store.is_shared:
             grace = max(grace, _RECORD_SECONDS)
+        self._start_timer(turn_id, grace)
+
+    def _start_timer(self, turn_id: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        readers.timer = loop.call_later(grace, lambda: self._spawn(self._leave_if_unread(turn_id)))
+        timer = loop.call_later(seconds, lambda: self._spawn(self._leave_if_unread(turn_id)))
+        self._readers[turn_id].timer = timer
 
     def forget(self, turn_id: str) -> None:
         """Stop counting the readers of a turn."""
@@ -91,6 +105,8 @@ class _TurnReaders:
     def __init__(self, grace: float) -> None:
         self.grace = grace
         self.count = 0
+        self.is_recorded = False
+        """Whether the store knows, or is about to know, that this process has readers."""
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_timer(self) -> None:

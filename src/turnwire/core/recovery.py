@@ -6,7 +6,7 @@ without a result may or may not have taken effect: a person decides whether to r
 its tool may be repeated.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from turnwire.core.budget import Limits
@@ -14,18 +14,26 @@ from turnwire.core.codec import LoggedEvent, now_ms
 from turnwire.core.contracts import Agent, Store, Suspension, keeps_journal, repeats, resumes
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.events import (
+    RESERVED,
     ApprovalRequestEvent,
     ApprovalResponseEvent,
+    ErrorEvent,
     Event,
+    HandoffEvent,
+    ReasoningEvent,
     ReplyEvent,
+    ResponseEvent,
     RestartEvent,
     StatusEvent,
+    TokenEvent,
     ToolCallEvent,
+    ToolProgressEvent,
     ToolResultEvent,
+    UsageEvent,
 )
 from turnwire.core.follow import read_all
 from turnwire.core.history import work_messages
-from turnwire.core.journal import RecordedCall, Recording, fold_journal
+from turnwire.core.journal import RecordedCall, Recording, fold_journal, is_inside
 from turnwire.core.log import TurnLog
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import HANDED_BACK, SHUTDOWN, WORKER_LOST, Message, Step, Stop
@@ -41,6 +49,19 @@ NOT_REPEATED = "The outcome of this call is unknown, because the server was rest
 OUTCOME_UNKNOWN = (
     "The server was lost or stopped while this call ran, so it may have taken effect already. Run it again?"
 )
+
+# Events that no tool call brings out, or that no restart makes void.
+_NO_OUTPUTS = (
+    *RESERVED,
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    ErrorEvent,
+    ResponseEvent,
+    RestartEvent,
+    UsageEvent,
+)
+# Without a sub-agent's path, these come from the turn's own agent, and not from a tool.
+_OWN = (TokenEvent, ReasoningEvent, HandoffEvent, ToolCallEvent, ToolResultEvent)
 
 
 def can_continue(agent: Agent, stop: Stop) -> bool:
@@ -177,6 +198,62 @@ def doubtful_calls(recording: Recording, fold: TurnFold, agent: Agent) -> list[R
         for call in recording.calls.values()
         if _may_have_begun(call, fold) and not (call.entry.repeatable or repeats(agent, call.entry.names[0]))
     ]
+
+
+def void_outputs(void: Iterable[LoggedEvent], recording: Recording, fold: TurnFold) -> dict[str, list[LoggedEvent]]:
+    """Return the void events that came out of tool calls, by the key of the call.
+
+    These are events of agents that a tool has run, and what a tool itself has emitted. If the call has finished, its
+    code does not run again, so they must be written again from the log. Usage never becomes void.
+    """
+    tools = {key: call for key, call in recording.calls.items() if call.entry.kind == "tool"}
+    paths = {key: _paths_inside(key, call, recording) for key, call in tools.items()}
+    outputs: dict[str, list[LoggedEvent]] = {}
+    for logged in void:
+        if isinstance(logged.event, _NO_OUTPUTS):
+            continue
+        begun = {key: call for key, call in tools.items() if call.begun < logged.position}
+        owners = _running_agent(logged, begun, paths) or _emitters(logged, begun)
+        if owners and not fold.is_void(logged.position, until=begun[owners[-1]].position):
+            outputs.setdefault(owners[-1], []).append(logged)
+    return outputs
+
+
+def _paths_inside(key: str, call: RecordedCall, recording: Recording) -> set[tuple[str, ...]]:
+    """Return the paths of the agents that a tool call has run."""
+    base, own = key.rpartition("#")[0], call.entry.agent_path
+    entries = (each.entry for other, each in recording.calls.items() if is_inside(other, base))
+    return {entry.agent_path for entry in entries if entry.agent_path != own}
+
+
+def _running_agent(
+    logged: LoggedEvent, begun: Mapping[str, RecordedCall], paths: Mapping[str, set[tuple[str, ...]]]
+) -> list[str]:
+    """Return the calls that have run the agent of an event, the last one at the end: later namesakes have its path."""
+    path = logged.agent_path
+    keys = [key for key in begun if any(path[: len(inside)] == inside for inside in paths[key])]
+    return sorted(keys, key=lambda key: begun[key].begun)
+
+
+def _emitters(logged: LoggedEvent, begun: Mapping[str, RecordedCall]) -> list[str]:
+    """Return the calls whose code may have emitted an event, a likely one at the end: of finished calls, the last."""
+    event = logged.event
+    if isinstance(event, ToolProgressEvent):
+        return [key for key, call in begun.items() if call.entry.call_id == event.call_id]
+    keys = [
+        key
+        for key, call in begun.items()
+        if not call.is_finished or logged.position <= call.position
+        if _may_emit(call.entry.agent_path, event)
+    ]
+    return sorted(keys, key=lambda key: (begun[key].is_finished, begun[key].begun))
+
+
+def _may_emit(own: tuple[str, ...], event: Event) -> bool:
+    """Return True if the code of a tool of the agent at `own` may have emitted an event."""
+    if not event.agent_path:
+        return not isinstance(event, _OWN)
+    return len(event.agent_path) > len(own) and event.agent_path[: len(own)] == own
 
 
 def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:

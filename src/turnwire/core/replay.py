@@ -223,7 +223,7 @@ class _ReplayRun:
     # The agent
 
     async def _run_agent(self) -> None:
-        enter_turn(self.record.id, self.record.session_id)
+        enter_turn(self.record.id, self.record.session_id, self.record.principal)
         keep_requests(self.requests)
         for logged in self._recording.events[:OPENING_POSITION]:
             self.log.append(logged.event)

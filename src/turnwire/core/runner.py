@@ -48,7 +48,7 @@ from turnwire.core.events import AttachedFile, SessionEvent
 from turnwire.core.execution import Execution, ExecutionState
 from turnwire.core.files import ATTACHED, Blob, attached_files, history_digests
 from turnwire.core.follow import read_all
-from turnwire.core.fork import copied_events, plan_fork
+from turnwire.core.fork import ForkPlan, copied_events, plan_fork
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
 from turnwire.core.inputs import JOINS
@@ -111,22 +111,23 @@ class TurnRunner:
         store: Store,
         agents: Mapping[str, Agent],
         limits: Limits | None = None,
-        historian: HistorySource | None = None,
+        history_source: HistorySource | None = None,
         *,
         spreads: bool = False,
     ) -> None:
         self._store = store
         self._agents = agents
         self._limits = limits = limits or Limits()
-        self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
+        self._history_source = history_source or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
         self._spending = Spending(store, limits.max_tokens_per_day)
         self._suspended = SuspendedTurns(store, limits, lambda: self._worker.id)
         self._worker = TurnWorker(
             store,
             agents,
             limits,
-            self._historian,
+            self._history_source,
             self._spending,
+            lambda record: self._presence.expect(record),
             self._on_turn_settled,
             self._suspended.answer_overdue,
             spreads=spreads,
@@ -237,7 +238,11 @@ class TurnRunner:
         if plan.attachments:
             options[ATTACHED] = msgspec.to_builtins(plan.attachments)
         check_attachments(name, agent, options)
-        now, timeout = now_ms(), int(self._limits.approval_timeout * 1000)
+        return await self._accept(self._forked_turn(request, name, options, plan), request.on_busy)
+
+    def _forked_turn(self, request: ForkRequest, name: str, options: dict[str, Any], plan: ForkPlan) -> NewTurn:
+        source, now = request.source, now_ms()
+        until = now + int(self._limits.approval_timeout * 1000)
         record = TurnRecord(
             id=new_id(),
             session_id=source.session_id,
@@ -249,11 +254,11 @@ class TurnRunner:
             phase="waiting" if plan.waits else "queued",
             last_position=len(plan.events),
             created_at=now,
-            waiting_until=None if plan.checkpoint is None and not plan.waits else now + timeout,
+            waiting_until=None if plan.checkpoint is None and not plan.waits else until,
             options=options,
         )
         session = SessionEvent(record.session_id, record.id, name, forked_from=source.id, forked_at=plan.shared)
-        new = NewTurn(
+        return NewTurn(
             record=record,
             opening=plan.opening(session),
             idempotency_key=request.idempotency_key,
@@ -263,7 +268,6 @@ class TurnRunner:
             checkpoint=plan.checkpoint if plan.checkpoint is not None or not plan.waits else b"",
             digests=plan.digests,
         )
-        return await self._accept(new, request.on_busy)
 
     def _check_client_tools(self, name: str, options: Mapping[str, Any]) -> None:
         tools, agent = client_tools(options), self._agents[name]
@@ -397,9 +401,9 @@ class TurnRunner:
         await self._answer(turn_id, ClientResultAnswer(call_id=call_id, output=output, is_error=is_error))
 
     async def _answer(self, turn_id: str, answer: Answer) -> None:
-        await self._suspended.check(turn_id, answer)
         if execution := self._worker.running.get(turn_id):
-            await execution.wait()  # It is just being suspended.
+            await self._suspended.check(turn_id, answer)
+            await execution.wait()  # What is asked is in the log, so it is just being suspended.
         await self._suspended.answer(turn_id, answer)
 
     async def cancel_session(self, session_id: str) -> None:
@@ -446,7 +450,7 @@ class TurnRunner:
         self._draining = True
         self._presence.close()
         await self._worker.close()
-        await self._historian.close()
+        await self._history_source.close()
 
 
 def _digests(options: Mapping[str, Any]) -> set[str]:

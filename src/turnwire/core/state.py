@@ -232,9 +232,11 @@ class TurnFold:
         position = max(position, (self._state.forked_at or -1) + 1)
         return sum(at > position for at, _ in self._restarts)
 
-    def is_void(self, position: int) -> bool:
-        """Return True if a restart has made the event at this position void."""
-        return any(from_position < position < at for at, from_position in self._restarts)
+    def is_void(self, position: int, *, until: int | None = None) -> bool:
+        """Return True if a restart has made the event at this position void; with `until`, one up to there."""
+        return any(
+            from_position < position < at and (until is None or at <= until) for at, from_position in self._restarts
+        )
 
     def elapsed(self, at: int) -> int:
         """Return the milliseconds from the acceptance of the turn to `at`."""

@@ -56,11 +56,12 @@ class SuspendedTurns:
         # One at a time in this process, so that only another process can interfere.
         async with self._answering:
             for attempts_left in reversed(range(_MAX_ATTEMPTS)):
-                if answer.is_recorded(await fold_log(self._store, turn_id)):
+                fold = await fold_log(self._store, turn_id)
+                if answer.is_recorded(fold):
                     return
                 record = await self._store.hold(turn_id, self._worker())
                 log = TurnLog(self._store, record, self._limits)
-                await log.restore()
+                await log.restore(fold)
                 if answer.is_recorded(log.fold):
                     return
                 try:

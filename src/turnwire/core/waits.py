@@ -47,7 +47,8 @@ class ClientTool(Struct, frozen=True):
 
 def client_tools(options: Mapping[str, Any]) -> list[ClientTool]:
     """Return the client's tools in the options of a turn."""
-    return msgspec.convert(options.get(CLIENT_TOOLS) or [], list[ClientTool])
+    offered = options.get(CLIENT_TOOLS)
+    return msgspec.convert(offered, list[ClientTool]) if offered else []
 
 
 def check_names(own: Collection[str], offered: Iterable[ClientTool]) -> None:

@@ -47,8 +47,9 @@ class TurnWorker:
         store: Store,
         agents: Mapping[str, Agent],
         limits: Limits,
-        historian: HistorySource,
+        history_source: HistorySource,
         spending: Spending,
+        on_continued: Callable[[TurnRecord], None],
         on_settled: Callable[[TurnRecord, bool], None],
         chores: Callable[[], Coroutine[Any, Any, None]],
         *,
@@ -59,8 +60,9 @@ class TurnWorker:
         self._store = store
         self._agents = agents
         self._limits = limits
-        self._historian = historian
+        self._history_source = history_source
         self._spending = spending
+        self._on_continued = on_continued
         self._on_settled = on_settled
         self._chores = chores
         self._spreads = spreads
@@ -132,7 +134,7 @@ class TurnWorker:
             execution.release_after_step()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STORE_PATIENCE_SECONDS):
-                await self._renew()  # Tells the other processes that this one drains.
+                await self._renew()  # So that the other processes see that this one drains.
         try:
             async with asyncio.timeout(grace_seconds):
                 await self._idle.wait()
@@ -150,7 +152,7 @@ class TurnWorker:
         await _cancel(self._loops)
         await _cancel(self._tasks)
         for execution in list(self.running.values()):
-            logger.error("turn %s could not be ended; the next process does", execution.turn_id)
+            logger.error("turn %s could not be ended; the next process ends it", execution.turn_id)
             execution.abandon()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STORE_PATIENCE_SECONDS):
@@ -195,6 +197,8 @@ class TurnWorker:
                 # The lease ran out before the answer came: the turns are a lost worker's and are taken over as such.
                 return
             for record in claimed:
+                if record.epoch > 1:
+                    self._on_continued(record)
                 self._execute(record)
         if any(record.epoch > 1 for record in claimed):
             self.wake(for_commands=True)  # One that ran before may have a command that its last worker did not obey.
@@ -208,7 +212,7 @@ class TurnWorker:
             record,
             self._limits,
             self._release,
-            self._historian,
+            self._history_source,
             UsageMeter(record, self._limits.max_steps_per_turn, self._spending),
         )
         if stop is not None:
@@ -261,7 +265,7 @@ class TurnWorker:
             self._renewed.set()
 
     async def _recover(self) -> None:
-        """After each renewal, look for turns that nobody runs. A slow answer of the store does not cost the lease."""
+        """Look for turns that nobody runs, after each renewal. A slow answer of the store does not cost the lease."""
         while True:
             await self._renewed.wait()
             self._renewed.clear()
@@ -276,7 +280,7 @@ class TurnWorker:
         while True:
             await asyncio.sleep(max(0.02, self._safe_until - monotonic()))
             if not self._is_safe and self.running:
-                logger.error("the lease of worker %s ran out; its %d turns are let go", self.id, len(self.running))
+                logger.error("the lease of worker %s ran out; its %d turns are abandoned", self.id, len(self.running))
                 for execution in list(self.running.values()):
                     execution.abandon()
                 # Under the old id, this worker's renewals would keep those turns from being taken over.

@@ -75,11 +75,11 @@ class Channel:
         return ChannelStream(self, user_id)
 
     async def send_to_user(self, user_id: str, message: str) -> None:
-        """Raises what the channel raises, and TimeoutError."""
+        """Send a message to a user. Raises what the channel raises, and TimeoutError."""
         await call(self.timeout, self.extension.send_to_user, user_id, message)
 
     async def send_message(self, message: str) -> None:
-        """Raises what the channel raises, and TimeoutError."""
+        """Send a message to the channel's default user. Raises what the channel raises, and TimeoutError."""
         await call(self.timeout, self.extension.send_message, message)
 
     async def wait_for_delivery(self, user_id: str) -> None:

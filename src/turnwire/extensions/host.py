@@ -71,9 +71,9 @@ class ExtensionHost:
     def fail(self, message: str, hint: str = "") -> None:
         self.set_state("failed", message, hint)
 
-    def configure(self, environment: Mapping[str, str] = os.environ) -> bool:
+    def configure(self) -> bool:
         """Return True if it should be loaded, from the manifest and the environment alone."""
-        overrides = Overrides(self.manifest, environment)
+        overrides = Overrides(self.manifest, os.environ)
         switch = f"{PREFIX}{self.id.upper()}_ENABLED"
         try:
             enabled = overrides.enabled
@@ -83,7 +83,7 @@ class ExtensionHost:
         if (self.manifest.enabled if enabled is None else enabled) is False:
             self.set_state("discovered", "it is switched off", f"set {switch}=true to use it")
             return False
-        missing = [secret for secret in self.manifest.secrets if secret.required and not environment.get(secret.env)]
+        missing = [secret for secret in self.manifest.secrets if secret.required and not os.environ.get(secret.env)]
         if missing:
             names = ", ".join(secret.env for secret in missing)
             advice = [f"{secret.description} {secret.url or ''}".strip() for secret in missing]
@@ -91,7 +91,7 @@ class ExtensionHost:
             return False
         return self._meets_requirements()
 
-    def load(self, environment: Mapping[str, str] = os.environ) -> None:
+    def load(self) -> None:
         """Import its class and detect what it provides. It blocks: not for the event loop."""
         try:
             cls: type[Any] = type(self.extension) if self.extension is not None else import_class(self.found)
@@ -102,7 +102,7 @@ class ExtensionHost:
             if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
                 self.fail("its ConfigModel is not a pydantic model", "derive it from pydantic.BaseModel")
                 return
-            self.config, unknown = Overrides(self.manifest, environment).configure(model)
+            self.config, unknown = Overrides(self.manifest, os.environ).configure(model)
             self.notes += [f"{name} sets nothing: there is no such key in its config" for name in unknown]
             self._class = cls
         except ManifestError as error:

@@ -82,7 +82,7 @@ class Journal:
         return self._shared is not None
 
     async def open(self) -> None:
-        """Raises StoreUnusableError if the file cannot be used."""
+        """Open the journal. Raises StoreUnusableError if the file cannot be used."""
         await self._threads.open()
 
     async def close(self) -> None:

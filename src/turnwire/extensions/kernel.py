@@ -10,26 +10,23 @@ acts by itself (channels, services, subscribers) is started by one process at a 
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
-from logging import Logger
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from types import MappingProxyType
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from turnwire.core.contracts import Agent, Store
-from turnwire.core.files import Blob
+from turnwire.core.errors import StoreError
 from turnwire.core.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import Channel
-from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
+from turnwire.extensions.context import Context
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.journal import EventBus, Journal
-from turnwire.extensions.leases import ExtensionLeases
 from turnwire.extensions.loader import Loader
 from turnwire.extensions.manifest import FoundExtension, Manifest, discover
 from turnwire.extensions.router import ContextAgent, MessageRouter
@@ -45,16 +42,74 @@ logger = logging.getLogger("turnwire.extensions")
 
 OfferTools = Callable[[Sequence[Tool]], None]
 ELSEWHERE = "another process runs it"
+_RENEWALS = 4
+"""Of a lease, in the time that it lasts."""
+_SAFE_SHARE = 0.8
+"""Of a lease: a process that cannot renew it in this time stops what it runs, before another process starts it."""
 
 
 class SharedHome(Struct, frozen=True):
-    """Where the extensions of all processes keep their records, and the leases of this process."""
+    """The database in which the extensions of all processes keep their records, and the leases of this process."""
 
     database: "SharedDatabase"
     leases: "PostgresLeases"
 
     def tables(self, owner: str | None = None) -> SharedTables:
         return SharedTables(self.database, self.leases, owner)
+
+
+class ExtensionLeases:
+    """Claims and renews the leases that `wanted` names. `changed` is set when `held` changes."""
+
+    def __init__(self, leases: "PostgresLeases", wanted: Callable[[], Sequence[str]]) -> None:
+        self.held: frozenset[str] = frozenset()
+        self.changed = asyncio.Event()
+        self._leases = leases
+        self._wanted = wanted
+        self._renewed_at = monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Claim the leases that are free, and keep trying for the others."""
+        await self._renew()
+        self._task = asyncio.create_task(self._keep_renewing(), name="extension leases")
+
+    async def close(self) -> None:
+        await cancel_all([self._task], self._leases.seconds)
+        with suppress(StoreError):  # They lapse by themselves.
+            await self._leases.release(sorted(self.held))
+        self.held = frozenset()
+
+    async def _keep_renewing(self) -> None:
+        while True:
+            await asyncio.sleep(self._leases.seconds / _RENEWALS)
+            try:
+                await self._renew()
+            except Exception:
+                logger.exception("the leases on extensions could not be renewed; it is tried again")
+
+    async def _renew(self) -> None:
+        began = monotonic()
+        wanted = self._wanted()
+        seconds = self._leases.seconds
+        # What was renewed before must be let go in time, also if the database does not answer.
+        patience = max(seconds / _RENEWALS, self._renewed_at + seconds * _SAFE_SHARE - began)
+        try:
+            async with asyncio.timeout(patience):
+                held = frozenset(await self._leases.claim(wanted)) if wanted else frozenset[str]()
+                # Those that could not be started here are left to others.
+                if unwanted := self.held - set(wanted):
+                    await self._leases.release(sorted(unwanted))
+        except (StoreError, TimeoutError) as error:
+            if monotonic() - self._renewed_at < seconds * _SAFE_SHARE:
+                return
+            logger.warning("the leases on extensions cannot be renewed, so these stop here: %s", error)
+            held = frozenset[str]()
+        else:
+            self._renewed_at = began
+        if held != self.held:
+            self.held = held
+            self.changed.set()
 
 
 class Kernel:
@@ -74,8 +129,6 @@ class Kernel:
         *,
         keeps: bool = True,
         limits: KernelLimits | None = None,
-        environment: Mapping[str, str] = os.environ,
-        finds_installed: bool = True,
         allowed: Collection[str] | None = None,
         shared: SharedHome | None = None,
         leads: bool = True,
@@ -84,9 +137,7 @@ class Kernel:
         self._folders = folders
         self._allowed = allowed
         self._data = data / "extensions"
-        self._environment = environment
         self._limits = limits or KernelLimits()
-        self._finds_installed = finds_installed
         self._attached: list[ExtensionHost] = []
         self._shared = shared
         self._leases = None if shared is None else ExtensionLeases(shared.leases, self._wanted_leases)
@@ -97,7 +148,7 @@ class Kernel:
         self.bus = EventBus(self._journal, self._limits)
         deliveries = DeliveryRecords(self._journal, self._limits.session_timeout)
         self.router = MessageRouter(store, runner, deliveries, self.bus, self._limits)
-        self.loader = Loader(self._limits, environment, self._may_run)
+        self.loader = Loader(self._limits, self._may_run)
         self.tools: dict[str, Tool] = {}
         """The extensions' tools by name."""
 
@@ -238,11 +289,10 @@ class Kernel:
         )
 
     def _discover_and_import(self) -> None:
-        found = discover(self._folders, self._may_run) if self._finds_installed else []
-        self.loader.arrange(found, self._attached)
+        self.loader.arrange(discover(self._folders, self._may_run), self._attached)
         self.loader.import_all()
 
-    def _context(self, host: ExtensionHost) -> "Context":
+    def _context(self, host: ExtensionHost) -> Context:
         # Registered before it is started: a channel may receive a message while it starts.
         if "channel" in host.provides:
             self._channels[host.id] = Channel(
@@ -257,7 +307,7 @@ class Kernel:
         tables = None if self._shared is None else self._shared.tables(host.id)
         if tables is not None:
             self._tables.append(tables)
-        return Context(host, self.router, self.bus, self._data / host.id, self._environment, tables)
+        return Context(host, self.router, self.bus, self._data / host.id, tables)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
         """Add what the extension provides: all of it, or nothing if a part cannot be used."""
@@ -277,141 +327,3 @@ class Kernel:
 
 def _is_ready(host: ExtensionHost) -> bool:
     return host.state == "loaded"
-
-
-class Context:
-    """The implementation of `ExtensionContext`, one for each extension."""
-
-    def __init__(
-        self,
-        host: ExtensionHost,
-        router: MessageRouter,
-        bus: EventBus,
-        folder: Path,
-        environment: Mapping[str, str],
-        tables: SharedTables | None = None,
-    ) -> None:
-        self._host = host
-        self._tables = tables
-        self._router = router
-        self._bus = bus
-        self._folder = folder
-        self._environment = environment
-        self._logger = logging.getLogger(f"turnwire.extensions.{host.id}")
-
-    @property
-    def extension_id(self) -> str:
-        return self._host.id
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return MappingProxyType(dict(self._host.config))
-
-    @property
-    def data_folder(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder
-
-    @property
-    def shared_tables(self) -> SharedTables | None:
-        return self._tables
-
-    @property
-    def logger(self) -> Logger:
-        return self._logger
-
-    def get_config(self, name: str, default: Any = None) -> Any:
-        return self._host.config.get(name, default)
-
-    def get_secret(self, env: str) -> str | None:
-        """Raises LookupError for a variable that the manifest does not name, so that people can see what is read."""
-        if env not in {secret.env for secret in self._host.manifest.secrets}:
-            raise LookupError(f"the manifest of {self._host.id!r} names no secret {env!r}; add it to its secrets")
-        return self._environment.get(env) or None
-
-    async def accept(
-        self,
-        text: str,
-        user_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-        attachments: Sequence[Blob] = (),
-    ) -> MessageReceipt:
-        return await self._router.accept(
-            text,
-            user_id,
-            self._host.id,
-            principal=principal,
-            message_id=message_id,
-            agent_id=agent_id,
-            attachments=attachments,
-        )
-
-    def current_message(self, user_id: str) -> MessageReceipt | None:
-        return self._router.current_message(self._host.id, user_id)
-
-    async def handle_user_message(
-        self,
-        text: str,
-        user_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-    ) -> str:
-        return await self._router.handle_user_message(
-            text, user_id, self._host.id, principal=principal, message_id=message_id, agent_id=agent_id
-        )
-
-    async def cancel(self, user_id: str) -> bool:
-        return await self._router.cancel(self._host.id, user_id)
-
-    async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
-        await self._router.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
-
-    async def reply(
-        self,
-        turn_id: str,
-        question_id: str,
-        value: Any = None,
-        *,
-        by: str,
-        declined: bool = False,
-        reason: str | None = None,
-    ) -> None:
-        await self._router.reply(turn_id, question_id, value, by=by, declined=declined, reason=reason)
-
-    async def new_session(self, user_id: str) -> None:
-        await self._router.new_session(self._host.id, user_id)
-
-    async def invoke_agent(self, prompt: str, agent_id: str | None = None) -> str:
-        return await self._router.invoke_agent(prompt, agent_id, owner=self._host.id)
-
-    async def invoke_agent_streamed(
-        self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
-    ) -> str:
-        return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=self._host.id)
-
-    async def speak_to_user(
-        self,
-        channel_id: str,
-        user_id: str,
-        prompt: str,
-        *,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-    ) -> str:
-        return await self._router.handle_user_message(
-            prompt, user_id, channel_id, message_id=message_id, agent_id=agent_id
-        )
-
-    async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
-        await self._router.send_to_user(channel_id, user_id, message)
-
-    async def send_message(self, channel_id: str, message: str) -> None:
-        await self._router.send_message(channel_id, message)
-
-    def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
-        self._bus.subscribe(self._host.id, topic, subscriber)

@@ -7,7 +7,6 @@ discovered ─┬─▶ unconfigured                     a setting or secret is 
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
@@ -31,12 +30,10 @@ class Loader:
     def __init__(
         self,
         limits: KernelLimits,
-        environment: Mapping[str, str] = os.environ,
         may_run: Callable[[FoundExtension], bool] = lambda _: True,
     ) -> None:
         self._limits = limits
         self._may_run = may_run
-        self._environment = environment
         self._can_load: dict[str, bool] = {}
         self._supervisors: dict[str, BackgroundSupervisor] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -48,7 +45,8 @@ class Loader:
         hosts = {extension.id: ExtensionHost(extension) for extension in found} | {host.id: host for host in attached}
         for host in hosts.values():
             if host.state == "discovered" and host.found.source != "attached" and not self._may_run(host.found):
-                host.set_state("unconfigured", NOT_NAMED, f"to run it, add {host.id} to TURNWIRE_ALLOWED_EXTENSIONS")
+                hint = f"to run it, add --allow-extension {host.id}, or add {host.id} to TURNWIRE_ALLOWED_EXTENSIONS"
+                host.set_state("unconfigured", NOT_NAMED, hint)
         manifests = {name: host.manifest for name, host in hosts.items() if host.state != "failed"}
         order, problems = start_order(manifests)
         self.hosted = {name: hosts[name] for name in (*order, *(name for name in hosts if name not in order))}
@@ -58,13 +56,13 @@ class Loader:
             elif name in problems:
                 host.fail(problems[name], "correct depends_on; other extensions go on")
             elif host.state == "discovered":
-                self._can_load[name] = host.configure(self._environment)
+                self._can_load[name] = host.configure()
 
     def import_all(self) -> None:
         """Import the extensions that can be loaded. It blocks: not for the event loop."""
         for host in self.hosted.values():
             if self._can_load.get(host.id) and self._has_dependencies(host):
-                host.load(self._environment)
+                host.load()
 
     async def initialize_all(self, context_for: Callable[[ExtensionHost], ExtensionContext]) -> None:
         for host in self._in_state("loaded"):

@@ -169,13 +169,13 @@ class MessageRouter:
         return bool(unfinished)
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
-        """Raises TurnwireError for a decision that can no longer be made."""
+        """Record a person's decision about a call. Raises TurnwireError if it can no longer be made."""
         await self._runner.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
     async def reply(
         self, turn_id: str, question_id: str, value: Any, *, by: str, declined: bool, reason: str | None
     ) -> None:
-        """Raises InvalidReplyError, and another TurnwireError for a question that can no longer be answered."""
+        """Record the reply to a question. Raises InvalidReplyError, or TurnwireError if it is too late for one."""
         await self._runner.reply(turn_id, question_id, value, declined=declined, reason=reason, by=by)
 
     async def new_session(self, channel_id: str, user_id: str) -> None:

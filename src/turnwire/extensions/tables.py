@@ -79,7 +79,7 @@ class SharedTables:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="turnwire-tables")
 
     async def open(self) -> None:
-        """Raises StoreUnusableError."""
+        """Open the database. Raises StoreUnusableError."""
         await asyncio.to_thread(self._database.open)
 
     def transaction(self, work: Callable[[Any], T], owner: str | None = None) -> asyncio.Future[T]:

@@ -128,6 +128,30 @@ def _is_closed(schema: Any) -> bool:
     return all(map(_is_closed, node.values()))
 
 
+class InputDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class OutputDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+def usage_event(
+    model: str,
+    input_tokens: int | None,
+    output_tokens: int | None,
+    input_details: InputDetails | None,
+    output_details: OutputDetails | None,
+) -> UsageEvent:
+    return UsageEvent(
+        model=model,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=input_details.cached_tokens if input_details else None,
+        reasoning_tokens=output_details.reasoning_tokens if output_details else None,
+    )
+
+
 # The reader.
 
 
@@ -155,19 +179,11 @@ class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class _ChatInputDetails(Struct):
-    cached_tokens: int | None = None
-
-
-class _ChatOutputDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
 class _ChatUsage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _ChatInputDetails | None = None
-    completion_tokens_details: _ChatOutputDetails | None = None
+    prompt_tokens_details: InputDetails | None = None
+    completion_tokens_details: OutputDetails | None = None
 
 
 class _Chunk(Struct):
@@ -213,7 +229,9 @@ class ChatReader:
                 ToolCallRequest(call.id or f"call_{new_id()}", call.tool, call.arguments) for call in self._calls
             )
         if self._usage is not None:
-            yield _usage_event(self._model, self._usage)
+            usage = self._usage
+            details = usage.prompt_tokens_details, usage.completion_tokens_details
+            yield usage_event(self._model, usage.prompt_tokens, usage.completion_tokens, *details)
         if not self.finished:
             raise unfinished(self._reason)
 
@@ -243,14 +261,3 @@ class ChatReader:
             break
         self._calls.append(_OpenCall(piece.index))
         return self._calls[-1]
-
-
-def _usage_event(model: str, usage: _ChatUsage) -> UsageEvent:
-    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
-    return UsageEvent(
-        model=model,
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
-        cached_input_tokens=input_details.cached_tokens if input_details else None,
-        reasoning_tokens=output_details.reasoning_tokens if output_details else None,
-    )

@@ -11,17 +11,20 @@ from msgspec import Struct
 
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
-from turnwire.core.events import ReasoningEvent, UsageEvent
+from turnwire.core.events import ReasoningEvent
 from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
 from turnwire.core.model_options import ModelOptions, NamedTool
 from turnwire.core.turns import Message
 from turnwire.models.chat_completions import (
+    InputDetails,
+    OutputDetails,
     answer_schema,
     arguments_json,
     format_schema,
     function_json,
     sampling_options,
+    usage_event,
 )
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import reported, unfinished
@@ -107,19 +110,11 @@ class _ItemEvent(Struct):
     item: _Item
 
 
-class _ResponseInputDetails(Struct):
-    cached_tokens: int | None = None
-
-
-class _ResponseOutputDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
 class _ResponseUsage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _ResponseInputDetails | None = None
-    output_tokens_details: _ResponseOutputDetails | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
 
 
 class _ErrorDetails(Struct):
@@ -186,21 +181,12 @@ class ResponsesReader:
         if self.finished:
             yield from self._calls
         if self._usage is not None:
-            yield _usage_event(self._model, self._usage)
+            usage = self._usage
+            details = usage.input_tokens_details, usage.output_tokens_details
+            yield usage_event(self._model, usage.input_tokens, usage.output_tokens, *details)
         if not self.finished:
             raise unfinished(self._reason)
 
 
 def _reported_error(details: _ErrorDetails) -> ModelError:
     return reported(details.code, details.type, details.message or "")
-
-
-def _usage_event(model: str, usage: _ResponseUsage) -> UsageEvent:
-    input_details, output_details = usage.input_tokens_details, usage.output_tokens_details
-    return UsageEvent(
-        model=model,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_input_tokens=input_details.cached_tokens if input_details else None,
-        reasoning_tokens=output_details.reasoning_tokens if output_details else None,
-    )

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-from turnwire.reporting.timeline import Bar, Timeline, duration_text
-from turnwire.reporting.timeline_scale import Scale, shorten
+from turnwire.reporting.timeline import Bar, Scale, Timeline, duration_text, shorten
 
 WIDTH = 1000
 _LABEL = 210

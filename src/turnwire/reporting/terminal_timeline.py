@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from turnwire.reporting.timeline import Bar, Cost, Timeline, duration_text
-from turnwire.reporting.timeline_scale import Scale, shorten
+from turnwire.reporting.timeline import Bar, Cost, Scale, Timeline, duration_text, shorten
 
 _COLOURS = {
     "queued": "bright_black",

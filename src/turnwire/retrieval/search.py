@@ -105,16 +105,19 @@ def ms_since(began: float) -> float:
 
 
 def _definitions_first(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
-    """Return the passages with those that define the subject of the question first.
+    """Return the passages with those that define the subject of the question first, each group in its given order.
 
     They score above all others: a word that is in most passages, as the subject of a manual is, has no score itself.
     """
     bonus = 1 + max((passage.score for passage in passages), default=0.0)
-    raised = [
-        structs.replace(passage, score=passage.score + bonus) if _has_definition(matcher, passage) else passage
-        for passage in passages
-    ]
-    return sorted(raised, key=lambda passage: -passage.score)
+    defining: list[Passage] = []
+    others: list[Passage] = []
+    for passage in passages:
+        if _has_definition(matcher, passage):
+            defining.append(structs.replace(passage, score=passage.score + bonus))
+        else:
+            others.append(passage)
+    return [*defining, *others]
 
 
 def _has_definition(matcher: Matcher, passage: Passage) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
-from turnwire.server.api.shares import SHARED
+from turnwire.server.api.sessions import SHARED
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, body_too_large, http_error, internal_error
@@ -125,15 +125,8 @@ class TurnwireApp:
                 request.scope["turnwire.caller"] = caller
                 await self._call_api(request, caller)
             return None
-        except TurnwireError as error:
-            refusal = http_error(error)
-        except WrongKeyError as error:
-            refusal = await self._slowed(request, error)
-        except HttpError as error:
-            refusal = error
-        except Exception:
-            logger.exception("a request to %s failed", request.scope["path"])
-            refusal = internal_error()
+        except Exception as error:
+            refusal = await self._refusal(request, error)
         if refusal.status == 401 and services.settings.authorization_servers and match and match.resource_metadata:
             url = f"{request.base_url}{match.resource_metadata}"
             refusal.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}"'
@@ -147,15 +140,8 @@ class TurnwireApp:
             if not self._services.lifecycle.is_open:
                 await self.lifespan.open()
             return _find_socket(request, self._services, self._guard, self._router)
-        except TurnwireError as error:
-            refusal = http_error(error)
-        except WrongKeyError as error:
-            refusal = await self._slowed(request, error)
-        except HttpError as error:
-            refusal = error
-        except Exception:
-            logger.exception("a socket at %s could not be opened", request.scope["path"])
-            refusal = internal_error()
+        except Exception as error:
+            refusal = await self._refusal(request, error)
         if "websocket.http.response" in request.scope.get("extensions", {}):
             request.send = _plain_response(request.send)
             await request.respond_error(refusal)
@@ -163,13 +149,22 @@ class TurnwireApp:
             await request.send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         return None
 
-    async def _slowed(self, request: Request, error: WrongKeyError) -> HttpError:
-        """Return the answer to a wrong key, after a while."""
-        try:
-            await self._services.auth.refusals.note(request.address)
-        except HttpError as overload:
-            return overload
-        return error
+    async def _refusal(self, request: Request, error: Exception) -> HttpError:
+        """Return the answer to a request that raised an error; after a while, if it had a wrong key."""
+        match error:
+            case TurnwireError():
+                return http_error(error)
+            case WrongKeyError():
+                try:
+                    await self._services.auth.refusals.note(request.address)
+                except HttpError as overload:
+                    return overload
+                return error
+            case HttpError():
+                return error
+            case _:
+                logger.exception("a request to %s failed", request.scope["path"], exc_info=error)
+                return internal_error()
 
     async def _call_api(self, request: Request, caller: Caller | None) -> None:
         async with self._slot(request, caller):

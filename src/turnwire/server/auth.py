@@ -254,8 +254,9 @@ def _values(scope: dict[str, Any], cookie: str) -> list[str]:
 class KeyRefusals:
     """Wrong keys by the address that they come from: counted, logged, and answered ever more slowly."""
 
-    def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self._sleep = sleep
+    def __init__(self) -> None:
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        """Waits before an answer; tests replace it."""
         self._failures: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
 
@@ -274,7 +275,7 @@ class KeyRefusals:
             )
         self._waiting[address] += 1
         try:
-            await self._sleep(_SLOWING.delay(failures))
+            await self.sleep(_SLOWING.delay(failures))
         finally:
             self._waiting[address] -= 1
             if not self._waiting[address]:

@@ -17,7 +17,8 @@ _EXPOSED = (
 )
 
 _REQUEST_HEADERS = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id, X-Session-Id"
-_CLIENT_HEADER = re.compile(rb"x-stainless-[a-z-]{1,40}")
+_HEADER_NAME = re.compile(rb"[a-z0-9_-]{1,64}")
+_MAX_OTHER_HEADERS = 32
 
 Header = tuple[bytes, bytes]
 Headers = list[Header]
@@ -83,7 +84,7 @@ class Guard:
             (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",
-                b", ".join([_REQUEST_HEADERS, *_client_headers(headers)]),
+                b", ".join([_REQUEST_HEADERS, *_other_headers(headers)]),
             ),
             (b"access-control-max-age", b"600"),
         ]
@@ -111,10 +112,12 @@ def is_from_own_page(headers: dict[bytes, bytes]) -> bool:
     return origin.partition(b"://")[2] == headers.get(b"host", b"").lower()
 
 
-def _client_headers(headers: dict[bytes, bytes]) -> list[bytes]:
-    """Return the requested headers that OpenAI's library describes its platform with."""
+def _other_headers(headers: dict[bytes, bytes]) -> list[bytes]:
+    """Return the requested headers that this server does not use: those of a library, or of a proxy before it."""
+    known = _REQUEST_HEADERS.lower().split(b", ")
     requested = headers.get(b"access-control-request-headers", b"").lower().split(b",")
-    return [name for name in map(bytes.strip, requested) if _CLIENT_HEADER.fullmatch(name)]
+    names = [name for name in map(bytes.strip, requested) if _HEADER_NAME.fullmatch(name) and name not in known]
+    return names[:_MAX_OTHER_HEADERS]
 
 
 def header_map(scope: dict[str, Any]) -> dict[bytes, bytes]:

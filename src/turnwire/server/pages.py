@@ -209,10 +209,10 @@ def _existing_guide_file(name: str) -> PageFile:
 
 
 @cache
-def read_pages(head: PageHead, folder: Path = FOLDER) -> Pages:
-    """Return the built pages of a folder, as the settings change them."""
+def read_pages(head: PageHead) -> Pages:
+    """Return the built pages, as the settings change them."""
     brand = head.brand
-    assets = {path.name: path.read_bytes() for path in sorted((folder / "assets").glob("*"))}
+    assets = {path.name: path.read_bytes() for path in sorted((FOLDER / "assets").glob("*"))}
     if brand.colour is not None:
         assets["brand.css"] = brand.style().encode()
     if brand.logo is not None:
@@ -220,7 +220,7 @@ def read_pages(head: PageHead, folder: Path = FOLDER) -> Pages:
     if brand != Brand() and _MANIFEST in assets:
         assets[_MANIFEST] = brand.manifest(assets[_MANIFEST])
     return Pages(
-        {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
+        {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.html"))},
         {name: _page_file(name, body) for name, body in assets.items() if Path(name).suffix in MEDIA_TYPES},
         head,
     )

@@ -71,7 +71,7 @@ class Services(Struct, frozen=True, kw_only=True):
     scheduler: Scheduler
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
     """For what reads or starts something in the store: less than the database has connections."""
-    searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32))
+    searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32, rests=True))
     uploads: FairSlots = field(default_factory=lambda: FairSlots("uploads", slots=8, each=2, waiting=64))
     """For bodies with files, which are read into memory."""
     documents: "DocumentIndexer | None" = None

@@ -174,9 +174,11 @@ async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[Tu
 
 
 def is_abandoned(services: Services, turns: Sequence[TurnRecord]) -> bool:
-    """Return True if turns are running and nobody reads any of them. Readers in other processes are not known."""
+    """Return True if turns are running and nobody reads any of them, as far as this process knows."""
     running = [turn for turn in turns if turn.phase == "running"]
-    return bool(running) and not services.store.is_shared and not any(map(services.streams.has_readers, running))
+    return bool(running) and not any(
+        services.streams.has_readers(turn) or services.store.may_be_watched_elsewhere(turn.id) for turn in running
+    )
 
 
 async def remaining_budget(services: Services, principal: str) -> Budget | None:

@@ -239,8 +239,10 @@ class MemoryWriter:
             request.settle(len(events), refusal)
             return
         turn.events += events
-        turn.entries += request.entries
-        phase = request.new_phase
+        if request.entries:
+            turn.entries += request.entries
+        # A property is a call, and nearly every request changes nothing.
+        phase = request.new_phase if request.ending or request.suspension or request.release else None
         if phase is not None:
             self._change(turn, request, phase)
         if events:
@@ -560,6 +562,7 @@ class MemoryRegistry:
             raise SessionBusyError(session.id, unfinished)
         for turn_id in tables.session_turns.pop(session.id):
             del tables.turns[turn_id]
+            tables.outbox.pop(turn_id, None)
         tables.forget_names()
         tables.session_names.pop((principal, session.external_id or ""), None)
         del tables.sessions[session.id]
@@ -569,8 +572,6 @@ class MemoryRegistry:
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
         outbox, turns = self._tables.outbox, self._tables.turns
-        for turn_id in [turn_id for turn_id in outbox if turn_id not in turns]:
-            del outbox[turn_id]
         due = [(turn_id, attempts) for turn_id, (due_at, attempts) in outbox.items() if due_at <= now][:limit]
         outbox.update({turn_id: (until, attempts) for turn_id, attempts in due})
         return [Notice(turns[turn_id].current(), attempts, until) for turn_id, attempts in due]
@@ -690,6 +691,7 @@ class MemoryMaintenance:
         if record.phase != "ended":
             raise SessionBusyError(record.session_id, 1)
         del tables.turns[record.id]
+        tables.outbox.pop(record.id, None)
         tables.release_blobs(record.session_id, record.id)
         tables.forget_annotations(lambda annotation: annotation.turn_id == record.id)
         siblings = tables.session_turns[record.session_id]
@@ -787,6 +789,9 @@ class MemoryStore:
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss
+
+    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
+        return False
 
     async def open(self) -> None:
         pass

@@ -57,7 +57,8 @@ class LogHead(Struct, gc=False):
             return FencedError(self.turn_id)
         if self.ended:
             return TurnEndedError(self.turn_id)
-        first_position = request.events[0].position if request.events else request.first_position
+        events = request.events
+        first_position = events[0].position if events else request.first_position
         if first_position != self.position + 1:
             return PositionError(self.turn_id, self.position + 1, first_position)
         return entry_refusal(request) if request.entries else None
@@ -249,28 +250,27 @@ class Watchers:
     """The callbacks of `watch`, by the key that they watch."""
 
     def __init__(self) -> None:
-        self._wakes: dict[str, list[Wake]] = {}
+        # Tuples, so that a callback may add and remove watches.
+        self._wakes: dict[str, tuple[Wake, ...]] = {}
 
     def add(self, key: str, wake: Wake) -> Callable[[], None]:
-        self._wakes.setdefault(key, []).append(wake)
+        self._wakes[key] = (*self._wakes.get(key, ()), wake)
         return partial(self._remove, key, wake)
 
     def _remove(self, key: str, wake: Wake) -> None:
-        wakes = self._wakes.get(key)
-        if wakes and wake in wakes:
+        wakes = list(self._wakes.pop(key, ()))
+        if wake in wakes:
             wakes.remove(wake)
-            if not wakes:
-                del self._wakes[key]
+        if wakes:
+            self._wakes[key] = tuple(wakes)
 
     def notify(self, key: str, events: Sequence[LoggedEvent]) -> None:
-        wakes = self._wakes.get(key)
-        if wakes is not None:
-            for wake in tuple(wakes) if len(wakes) > 1 else wakes:
-                try:
-                    wake(events)
-                except Exception:
-                    # The writer and the readers of every other turn come after it.
-                    logger.exception("a watcher of %s failed", key)
+        for wake in self._wakes.get(key, ()):
+            try:
+                wake(events)
+            except Exception:
+                # The writer and the readers of every other turn come after it.
+                logger.exception("a watcher of %s failed", key)
 
     def notify_all(self) -> None:
         for key in tuple(self._wakes):

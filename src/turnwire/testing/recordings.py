@@ -6,8 +6,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turnwire.agents.factories import FactoryAgents
-from turnwire.agents.loader import as_agent
+from turnwire.agents.loader import FactoryAgents, as_agent
 from turnwire.core.contracts import Agent
 from turnwire.core.events import ToolCallEvent
 from turnwire.core.recording import TurnRecording, decode_recording, encode_recording
@@ -43,7 +42,7 @@ class RecordedTurn:
         `agent` is anything that `Turnwire` takes.
         """
         agents: dict[str, Agent] = {"agent": as_agent(agent)}
-        factories = FactoryAgents(agents, as_agent)
+        factories = FactoryAgents(agents)
         await factories.open()
         try:
             return await replay_turn(self.recording, agents["agent"], compare_prompts=compare_prompts)

@@ -4,9 +4,10 @@
         model = OpenAIModel("any", base_url=server.url)
 
 It serves `POST /v1/chat/completions` and `/v1/responses`, as streams or whole, `/v1/embeddings`, and at `/v1/models`
-the names in `server.models`; and Gemini's `POST /v1beta/models/…:streamGenerateContent` and `:generateContent`, whose
-client gets the URL without its `/v1`. An answer is not tied to an API; answers are served in order, one for each
-request. An entry of the plan may also be a function of the `ModelRequest`, for answers that depend on the question.
+the names in `server.models`; Anthropic's `POST /v1/messages`; and Gemini's `POST
+/v1beta/models/…:streamGenerateContent` and `:generateContent`. The clients of these two get the URL without its `/v1`.
+An answer is not tied to an API; answers are served in order, one for each request. An entry of the plan may also be a
+function of the `ModelRequest`, for answers that depend on the question.
 
 Answers:
     says("Two words")           text. One string is sent word by word; several are sent as they are cut
@@ -55,6 +56,9 @@ from turnwire.testing.scripted_wires import (
     gemini,
     gemini_error,
     gemini_response,
+    message_object,
+    messages,
+    messages_error,
     response_object,
     responses,
 )
@@ -248,13 +252,15 @@ class ScriptedModel:
         self._clients.append(connection)
 
     async def answer(self, request: ModelRequest, connection: "_Connection") -> bool:
-        """ScriptedAnswer one request. Return False if the connection cannot be used again."""
+        """Answer one request. Return False if the connection cannot be used again."""
         self.requests.append(request)
         await self._tell()
         if request.path == "/v1/embeddings":
             return await self._answer_embeddings(request, connection)
         if request.path == "/v1/models":
             return await self._answer_models(connection)
+        if request.path.partition("?")[0] == "/v1/messages":
+            return await self._answer_messages(request, connection)
         if found := _GEMINI_PATH.fullmatch(request.path):
             return await self._answer_gemini(request, connection, streams=found[1] == "streamGenerateContent")
         wire = {"/v1/chat/completions": chat, "/v1/responses": responses}.get(request.path)
@@ -278,6 +284,16 @@ class ScriptedModel:
             await connection.send_json(200, {}, gemini_response(reply))
             return True
         return await self._watched(connection.send_answer(reply, gemini, request.body), connection)
+
+    async def _answer_messages(self, request: ModelRequest, connection: "_Connection") -> bool:
+        reply = self._next_reply(request)
+        if isinstance(reply, Failure):
+            body = messages_error(reply.status or 0, reply.error)
+            return await self._watched(connection.send_failure(reply, body), connection)
+        if not request.body.get("stream"):
+            await connection.send_json(200, {}, message_object(reply, request.body))
+            return True
+        return await self._watched(connection.send_answer(reply, messages, request.body), connection)
 
     def _next_reply(self, request: ModelRequest) -> Reply:
         if self.is_strict and (problem := unpaired_calls(request.body)):
@@ -437,11 +453,11 @@ class _Connection(asyncio.Protocol):
 
     # Sending
 
-    async def send_failure(self, failure: Failure) -> bool:
+    async def send_failure(self, failure: Failure, body: dict[str, Any] | None = None) -> bool:
         if failure.status is None:
             await asyncio.Event().wait()
         else:
-            await self.send_json(failure.status, failure.headers, {"error": failure.error})
+            await self.send_json(failure.status, failure.headers, body or {"error": failure.error})
         return True
 
     async def send_json(self, status: int, headers: dict[str, str], body: Any) -> None:

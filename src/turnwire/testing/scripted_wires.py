@@ -409,3 +409,139 @@ def gemini_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
     if error.get("code") == "context_length_exceeded":
         message = f"The input token count (1200000) exceeds the maximum number of tokens allowed 1048576. {message}"
     return {"code": status, "message": message, "status": names.get(status, "UNKNOWN")}
+
+
+# Messages
+
+
+def messages(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
+    """Yield the events of `POST /v1/messages` with `stream`."""
+    writer = _Messages()
+    yield writer.begin(request.get("model", MODEL), answer.usage)
+    for piece in answer.pieces:
+        match piece:
+            case asyncio.Event():
+                yield piece
+            case bytes():
+                yield sse(piece, "content_block_delta")
+            case str():
+                yield from writer.delta({"type": "text", "text": ""}, {"type": "text_delta", "text": piece})
+            case Thought(text):
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+                yield from writer.delta(block, {"type": "thinking_delta", "thinking": text})
+            case Calls():
+                yield from writer.calls(piece)
+    if answer.ending in ("failed", "error"):
+        yield sse(messages_error(500, answer.error), "error")
+    reasons = {"finished": "tool_use" if writer.has_calls else "end_turn", "length": "max_tokens"}
+    reason = (reasons | {"content_filter": "refusal"}).get(answer.ending)
+    if reason is not None:
+        yield from writer.close()
+        usage = {} if answer.usage is None else {"usage": {"output_tokens": answer.usage["output"]}}
+        delta = {"stop_reason": reason, "stop_sequence": None}
+        yield sse({"type": "message_delta", "delta": delta, **usage}, "message_delta")
+        yield sse({"type": "message_stop"}, "message_stop")
+
+
+class _Messages:
+    """The state of one message: the number of its content blocks, and the open one that grows."""
+
+    def __init__(self) -> None:
+        self.has_calls = False
+        self._blocks = 0
+        self._open: str | None = None
+
+    def begin(self, model: str, usage: dict[str, int] | None) -> bytes:
+        message: dict[str, Any] = {"id": f"msg_{next(_ids)}", "type": "message", "role": "assistant", "model": model}
+        message |= {"content": [], "stop_reason": None, "stop_sequence": None}
+        if usage is not None:
+            message["usage"] = messages_usage(usage) | {"output_tokens": 1}
+        return sse({"type": "message_start", "message": message}, "message_start")
+
+    def delta(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
+        if self._open != block["type"]:
+            yield from self.close()
+            yield from self._begin(block)
+        yield self._event("content_block_delta", delta=delta)
+
+    def calls(self, calls: Calls) -> Iterator[bytes]:
+        """Yield the calls one after the other: a block ends before the next one begins."""
+        self.has_calls = True
+        for number, call in enumerate(calls.calls):
+            yield from self.close()
+            yield from self._begin(
+                {"type": "tool_use", "id": call.id or f"toolu_{number}", "name": call.tool, "input": {}}
+            )
+            for piece in [call.whole] if calls.whole else call.arguments:
+                yield self._event("content_block_delta", delta={"type": "input_json_delta", "partial_json": piece})
+
+    def close(self) -> Iterator[bytes]:
+        if self._open is None:
+            return
+        if self._open == "thinking":
+            yield self._event("content_block_delta", delta={"type": "signature_delta", "signature": "c2lnbmVk"})
+        yield self._event("content_block_stop")
+        self._open = None
+
+    def _begin(self, block: dict[str, Any]) -> Iterator[bytes]:
+        self._open, self._blocks = block["type"], self._blocks + 1
+        yield self._event("content_block_start", content_block=block)
+        if self._blocks == 1:
+            yield sse({"type": "ping"}, "ping")
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return sse({"type": kind, "index": self._blocks - 1, **fields}, kind)
+
+
+def message_object(answer: ScriptedAnswer, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole answer to `POST /v1/messages` without `stream`."""
+    message: dict[str, Any] = {}
+    for event in messages(answer, request):
+        if not isinstance(event, bytes):
+            continue
+        data: dict[str, Any] = json.loads(event.partition(b"data: ")[2])
+        match data["type"]:
+            case "message_start":
+                message = data["message"]
+            case "content_block_start":
+                message["content"].append(data["content_block"])
+            case "content_block_delta":
+                _grow(message["content"][-1], data["delta"])
+            case "message_delta":
+                message |= data["delta"]
+                message["usage"] = message.get("usage", {}) | data.get("usage", {})
+            case _:
+                pass
+    for block in message["content"]:
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(block.pop("partial", "{}"))
+    return message
+
+
+def _grow(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    match delta["type"]:
+        case "text_delta":
+            block["text"] += delta["text"]
+        case "thinking_delta":
+            block["thinking"] += delta["thinking"]
+        case "signature_delta":
+            block["signature"] = delta["signature"]
+        case _:
+            block["partial"] = block.get("partial", "") + delta["partial_json"]
+
+
+def messages_usage(usage: dict[str, int]) -> dict[str, int]:
+    """Return the usage in Anthropic's form: what was read from the cache is not part of the input."""
+    cached = usage.get("cached", 0)
+    counts = {"input_tokens": usage["input"] - cached, "output_tokens": usage["output"]}
+    return {**counts, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached}
+
+
+def messages_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """Return an error in Anthropic's form; a conversation that is too long is told by its message alone."""
+    kinds = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+    kinds |= {429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
+    message = error.get("message", "")
+    if error.get("code") == "context_length_exceeded":
+        message = f"prompt is too long: 1200000 tokens > 200000 maximum. {message}"
+    return {"type": "error", "error": {"type": kinds.get(status, "api_error"), "message": message}}

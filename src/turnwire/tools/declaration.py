@@ -19,6 +19,8 @@ Function = Callable[..., Any]
 NeedsApproval = bool | Callable[[dict[str, Any]], bool]
 NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 """The tool names that all model providers accept."""
+MAX_OUTPUT = 20_000
+"""The length at which a result is cut: so many characters fit into one event, whatever they are."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Tool(Struct, frozen=True, kw_only=True):
 
     With `needs_approval` a person must approve a call before it runs; a function of the arguments decides per call. If
     it is `editable`, the person may change the arguments. An `idempotent` tool may run again when it is unknown whether
-    it has run. The default of `max_output` fits into one event whatever the characters are.
+    it has run.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     function: Function
     arguments: "Arguments | UncheckedArguments"
     timeout: float = 60.0
-    max_output: int = 20_000
+    max_output: int = MAX_OUTPUT
     needs_approval: NeedsApproval = False
     idempotent: bool = False
     editable: bool = False
@@ -68,7 +70,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float = 60.0,
-    max_output: int = 20_000,
+    max_output: int = MAX_OUTPUT,
     needs_approval: NeedsApproval = False,
     idempotent: bool = False,
     editable: bool = False,
@@ -80,7 +82,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float = 60.0,
-    max_output: int = 20_000,
+    max_output: int = MAX_OUTPUT,
     needs_approval: NeedsApproval = False,
     idempotent: bool = False,
     editable: bool = False,

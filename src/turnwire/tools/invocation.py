@@ -22,7 +22,7 @@ from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import ToolProgressEvent
 from turnwire.core.waits import client_result, limited_by, result_text
-from turnwire.tools.declaration import BadArgumentsError, Function, Tool
+from turnwire.tools.declaration import MAX_OUTPUT, BadArgumentsError, Function, Tool
 from turnwire.tools.threads import call_in_thread
 
 logger = logging.getLogger("turnwire.tools")
@@ -98,11 +98,11 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=_encode, str_keys=True)
 
 
-def loggable(value: Any, max_output: int = 20_000) -> Any:
+def loggable(value: Any) -> Any:
     """Return the result of an SDK's own tool as plain JSON types, clipped to fit into one event."""
     value = plain(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return _clip(text, max_output) if len(text) > max_output else value
+    return _clip(text, MAX_OUTPUT) if len(text) > MAX_OUTPUT else value
 
 
 def _clip(text: str, length: int) -> str:

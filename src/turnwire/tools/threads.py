@@ -1,8 +1,8 @@
 """Threads for tools and agents that block.
 
 SDKs run a tool that is not async in the event loop's default executor, which has a few threads for the whole process.
-`TurnExecutor` replaces it: what a turn runs goes to the threads of `TOOL_THREADS`, where one turn can take only some,
-and a hanging tool none of the store's.
+`TurnExecutor` replaces it: what a turn runs goes to the threads of `TOOL_THREADS`, where one turn and one principal can
+take only some, and a hanging tool none of the store's.
 """
 
 import asyncio
@@ -12,56 +12,77 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnwire.core.emit import current_turn
 
 _MAX_THREADS = 256
 _MAX_THREADS_PER_TURN = 8
+_MAX_THREADS_PER_PRINCIPAL = _MAX_THREADS // 2
+
+
+class _WaitingCall(NamedTuple):
+    run: Callable[[], None]
+    turn_id: str
+    principal: str
 
 
 class ToolThreads(Executor):
-    """A pool in which each turn has at most `per_turn` threads at a time; its other calls wait."""
+    """A pool in which each turn, and each principal, has only so many threads at a time; their other calls wait."""
 
-    def __init__(self, threads: int = _MAX_THREADS, per_turn: int = _MAX_THREADS_PER_TURN) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="turnwire-tool")
+    def __init__(self, per_turn: int = _MAX_THREADS_PER_TURN, per_principal: int = _MAX_THREADS_PER_PRINCIPAL) -> None:
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="turnwire-tool")
         self._per_turn = per_turn
+        self._per_principal = per_principal
         self._lock = Lock()
-        self._running: Counter[str] = Counter()
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._of_turns: Counter[str] = Counter()
+        self._of_principals: Counter[str] = Counter()
+        self._waiting: dict[str, deque[_WaitingCall]] = {}
+        """The waiting calls of each principal."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        turn = current_turn()
-        turn_id = turn.turn_id if turn else ""
         future: Future[Any] = Future()
 
         def run() -> None:
-            try:
-                if future.set_running_or_notify_cancel():
-                    _complete(future, lambda: fn(*args, **kwargs))
-            finally:
-                self._run_next(turn_id)
+            if future.set_running_or_notify_cancel():
+                _complete(future, lambda: fn(*args, **kwargs))
 
-        with self._lock:
-            if turn_id and self._running[turn_id] >= self._per_turn:
-                self._waiting.setdefault(turn_id, deque()).append(run)
-                return future
-            self._running[turn_id] += 1
-        self._pool.submit(run)
+        turn = current_turn()
+        if turn is None:
+            self._pool.submit(run)
+        else:
+            call = _WaitingCall(run, turn.turn_id, turn.principal)
+            with self._lock:
+                self._waiting.setdefault(turn.principal, deque()).append(call)
+            self._start_next(turn.principal)
         return future
 
-    def _run_next(self, turn_id: str) -> None:
+    def _start_next(self, principal: str) -> None:
+        """Start the first waiting call of a principal that may run."""
         with self._lock:
-            waiting = self._waiting.get(turn_id)
-            run = waiting.popleft() if waiting else None
-            if not waiting:
-                self._waiting.pop(turn_id, None)
-            if run is None:
-                self._running[turn_id] -= 1
-                if not self._running[turn_id]:
-                    del self._running[turn_id]
-        if run is not None:
-            self._pool.submit(run)
+            if self._of_principals[principal] >= self._per_principal:
+                return
+            waiting = self._waiting.get(principal, ())
+            call = next((call for call in waiting if self._of_turns[call.turn_id] < self._per_turn), None)
+            if call is None:
+                return
+            self._waiting[principal].remove(call)
+            if not self._waiting[principal]:
+                del self._waiting[principal]
+            self._of_turns[call.turn_id] += 1
+            self._of_principals[principal] += 1
+        self._pool.submit(self._run, call)
+
+    def _run(self, call: _WaitingCall) -> None:
+        try:
+            call.run()
+        finally:
+            with self._lock:
+                for counter, key in ((self._of_turns, call.turn_id), (self._of_principals, call.principal)):
+                    counter[key] -= 1
+                    if not counter[key]:
+                        del counter[key]
+            self._start_next(call.principal)
 
 
 def _complete(future: Future[Any], call: Callable[[], Any]) -> None:

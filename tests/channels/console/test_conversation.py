@@ -149,6 +149,9 @@ async def test_question_is_answered_field_by_field() -> None:
         )
         turn.script.send(ReplyEvent("q1", body["value"], by="anna"), TokenEvent("Done."), DONE)
         await within(turn.showing)
+        lines = [line for line in turn.terminal.transcript if "you: " in line or "must be" in line]
+        values = [line.partition("you: ")[2] or "problem" for line in lines]
+        assert values == ["Ann", "17", "problem", "18", "yes"]
 
 
 async def test_question_without_a_keyboard_is_declined() -> None:

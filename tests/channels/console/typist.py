@@ -3,21 +3,19 @@
 import codecs
 import os
 import re
-import signal
-import subprocess
-import sys
+import select
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pexpect
-
 from tests.channels.console.emulator import Emulator
 from tests.process.server_process import environment
+from tests.process.template import BlockingProcess
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 AGENTS = """
 import asyncio
@@ -79,19 +77,18 @@ class Typist:
         # The size of the caller's terminal must not count.
         inherited = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
         variables = {**inherited, "TERM": "xterm-256color", **overrides}
-        self.child = pexpect.spawn(
-            sys.executable,
-            ["-m", "turnwire", *map(str, arguments)],
-            cwd=str(cwd),
-            env=variables,  # type: ignore[arg-type]
-            dimensions=(height, width),
-            timeout=PATIENCE,
-        )
+        self.process = BlockingProcess([*map(str, arguments)], cwd, variables, terminal_size=size)
+        self.terminal = self.process.output
         # Answers a program's query for the cursor position.
-        self.emulator.screen.write_process_input = self.child.send  # type: ignore[method-assign]
+        self.emulator.screen.write_process_input = self._write  # type: ignore[method-assign]
 
     def type(self, keys: str) -> None:
-        self.child.send(keys)
+        """Type as soon as the program reads keys; the terminal itself would act upon some of them before that."""
+        self.until(lambda: not termios.tcgetattr(self.terminal)[3] & termios.ICANON, "a program that reads keys")
+        self._write(keys)
+
+    def _write(self, keys: str) -> None:
+        os.write(self.terminal, keys.encode())
 
     def see(self, *texts: str) -> None:
         """Wait until all texts are shown."""
@@ -100,7 +97,7 @@ class Typist:
     def until(self, condition: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            is_over = not self._read() and not self.child.isalive()
+            is_over = not self._read() and self.process.wait() is not None
             assert (not is_over and time.monotonic() < deadline) or condition(), (
                 f"{description} did not come:\n{self.text}"
             )
@@ -108,15 +105,14 @@ class Typist:
     def exit_code(self) -> int:
         """Wait for the program's end and return its exit code."""
         deadline = time.monotonic() + PATIENCE
-        while self.child.isalive() or self._read():
+        while self._read() or self.process.wait() is None:
             assert time.monotonic() < deadline, f"the program does not end:\n{self.text}"
-            self._read()
-        self.child.close()
-        return self.child.exitstatus if self.child.exitstatus is not None else -(self.child.signalstatus or 0)
+        assert self.process.returncode is not None
+        return self.process.returncode
 
     def resize(self, width: int, height: int) -> None:
         self.emulator.screen.resize(height, width)
-        self.child.setwinsize(height, width)
+        termios.tcsetwinsize(self.terminal, (height, width))
 
     @property
     def text(self) -> str:
@@ -127,11 +123,12 @@ class Typist:
         return self.emulator.transcript
 
     def _read(self) -> bool:
-        try:
-            self.emulator.feed(self._decoder.decode(self.child.read_nonblocking(65_536, 0.05)))
-        except pexpect.TIMEOUT:
+        """Show the next output; return False if none comes for a moment, or none is left."""
+        if not select.select([self.terminal], [], [], 0.05)[0]:
             return False
-        except pexpect.EOF:
+        try:
+            self.emulator.feed(self._decoder.decode(os.read(self.terminal, 65_536)))
+        except OSError:  # The program has closed the terminal.
             return False
         return True
 
@@ -142,7 +139,7 @@ def typing(*arguments: str | Path, **options: Any) -> Iterator[Typist]:
     try:
         yield typist
     finally:
-        typist.child.close(force=True)
+        typist.process.close()
 
 
 class RestartableServer:
@@ -150,26 +147,18 @@ class RestartableServer:
 
     def __init__(self, data: Path, cwd: Path) -> None:
         write_agents(cwd)
-        self._command = [sys.executable, "-m", "turnwire", "serve", "--data", str(data), "--port", "0", *REFERENCES]
+        self._arguments = ["serve", "--data", str(data), "--port", "0", *REFERENCES]
         self._cwd = cwd
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            self._command,
-            cwd=self._cwd,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        match = next(filter(None, (re.search(r"listening on (http://\S+)", line) for line in self.process.stdout)))
+        self.process = BlockingProcess(self._arguments, self._cwd, environment())
+        with open(self.process.output, closefd=False) as output:
+            match = next(filter(None, (re.search(r"listening on (http://\S+)", line) for line in output)))
         self.url = match[1]
 
     def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE)
+        self.process.close()
 
 
 @contextmanager

@@ -422,7 +422,7 @@ class BotApi:
         while not self._wanted(params) and self.clock.now() < deadline and poll == self._poll:
             self._changed.clear()
             try:
-                async with self.clock.timeout(deadline - self.clock.now()):
+                async with asyncio.timeout(deadline - self.clock.now()):
                     await self._changed.wait()
             except TimeoutError:
                 break

@@ -1,5 +1,7 @@
 """Stop, approvals and commands, which work at once and only for people with access."""
 
+import json
+
 import pytest
 
 from tests.channels.telegram.agents import Gated, saying
@@ -122,8 +124,8 @@ async def test_message_without_text_is_refused(world: World) -> None:
 # Approvals
 
 
-async def asking(world: World, chat_id: int = ADA) -> Gated:
-    gate = Gated(ASK)
+async def asking(world: World, chat_id: int = ADA, ask: ApprovalAsk = ASK) -> Gated:
+    gate = Gated(ask)
     world.agent = gate
     await world.start()
     world.api.says(ADA, "@TurnBot delete it", chat_id=chat_id)
@@ -148,6 +150,17 @@ async def test_approval_button_decides_and_shows_the_outcome(
     await world.api.until(lambda: world.api.shown(ADA)[0].text.endswith(f"{outcome} by Ada"))
     assert world.kernel.decided == [("t1", "c1", approved, "telegram:7")]
     assert world.api.shown(ADA)[0].buttons == []
+    gate.end()
+    await world.delivered()
+
+
+async def test_approval_shows_characters_that_hide_others_and_says_what_it_leaves_out(world: World) -> None:
+    args = {"path": "\u202etxt.exe", "text": "x" * 2_000}
+    gate = await asking(world, ask=ApprovalAsk(turn_id="t1", call_id="c1", tool="delete_file", args=args))
+    (message,) = world.api.shown(ADA)
+    shown = json.dumps(args, indent=1)
+    assert message.styled("pre") == [shown[:1_500]]
+    assert message.text.endswith(f"{len(shown) - 1_500} more characters are not shown.")
     gate.end()
     await world.delivered()
 

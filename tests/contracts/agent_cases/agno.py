@@ -16,7 +16,7 @@ from turnwire.tools import Tool as OurTool
 
 NAME = "agno"
 APIS = ("chat",)
-CANNOT = {"options": "the adapter hands no model options on, so they are refused"}
+CANNOT: dict[str, str] = {}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 # The ids of the scripted model do not begin as OpenAI's do, and the SDK would send others in their place.
@@ -75,6 +75,10 @@ def adapt_office(built: Agent) -> AgnoAgent:
 
 def adapt(built: Agent, *, max_turns: int) -> AgnoAgent:
     return AgnoAgent(built, max_model_calls=max_turns)
+
+
+def allow(built: Agent, options: bool | Collection[str]) -> AgnoAgent:
+    return AgnoAgent(built, takes_model_options=options)
 
 
 async def close(built: Agent) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.office import IDEMPOTENT
+from tests.contracts.turns import BOUND
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import tool
@@ -31,7 +32,7 @@ def build(
 
 
 def build_office(url: str, tools: Mapping[str, Any]) -> ChatCompletionsAgent:
-    model = OpenAIModel("small", base_url=url, timeout=60, retries=0)
+    model = OpenAIModel("small", base_url=url, timeout=BOUND, retries=0)
     own = [tool(idempotent=name in IDEMPOTENT, needs_approval=name == "send")(each) for name, each in tools.items()]
     return ChatCompletionsAgent(model, instructions="Work.", tools=own)
 

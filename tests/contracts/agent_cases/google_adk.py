@@ -20,7 +20,6 @@ APIS = ("gemini",)
 CANNOT = {
     "fragments": "Gemini's server sends no call whose arguments it cannot read, and the turn fails",
     "lists": "Gemini's server sends no call whose arguments are no object, and the turn fails",
-    "options": "the adapter hands no model options on, so they are refused",
 }
 TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "reported"
@@ -96,6 +95,10 @@ def adapt_office(built: LlmAgent) -> GoogleADKAgent:
 
 def adapt(built: LlmAgent, *, max_turns: int) -> GoogleADKAgent:
     return GoogleADKAgent(built, run_config=RunConfig(max_llm_calls=max_turns))
+
+
+def allow(built: LlmAgent, options: bool | Collection[str]) -> GoogleADKAgent:
+    return GoogleADKAgent(built, takes_model_options=options)
 
 
 async def close(built: LlmAgent) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 from llama_index.core.agent.workflow import FunctionAgent
 
 from tests.contracts.office import IDEMPOTENT
+from tests.contracts.turns import BOUND
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM, llama_tools
 from turnwire.tools import Tool, tool
 
 NAME = "llama_index"
 APIS = ("chat", "responses")
-CANNOT = {"options": "the adapter hands no model options on, so they are refused"}
+CANNOT: dict[str, str] = {}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 
@@ -48,7 +49,7 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Fun
 
 
 def build_office(url: str, tools: Mapping[str, Any]) -> FunctionAgent:
-    llm = OpenAICompatibleLLM("small", base_url=url, timeout=60, retries=0)
+    llm = OpenAICompatibleLLM("small", base_url=url, timeout=BOUND, retries=0)
     scout = FunctionAgent(name="Scout", llm=llm, tools=[tools["look"]], system_prompt="Look.")
 
     async def ask_scout(input: str) -> str:
@@ -65,6 +66,10 @@ def adapt_office(built: FunctionAgent) -> LlamaIndexAgent:
 
 def adapt(built: FunctionAgent, *, max_turns: int) -> LlamaIndexAgent:
     return LlamaIndexAgent(built, max_steps=max_turns)
+
+
+def allow(built: FunctionAgent, options: bool | Collection[str]) -> LlamaIndexAgent:
+    return LlamaIndexAgent(built, takes_model_options=options)
 
 
 async def close(built: FunctionAgent) -> None:

@@ -16,6 +16,7 @@ from agents import (
 from openai import AsyncOpenAI
 
 from tests.contracts.office import IDEMPOTENT
+from tests.contracts.turns import BOUND
 from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
 from turnwire.tools import Tool as OurTool
 
@@ -56,7 +57,7 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
 
 
 def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any]:
-    model = sdk_model(url, api="chat", timeout=60)
+    model = sdk_model(url, api="chat", timeout=BOUND)
     look, count, pay, pick = (function_tool(tools[name]) for name in ("look", "count", "pay", "pick"))
     send = function_tool(tools["send"], needs_approval=True)
     scout = Agent(name="Scout", instructions="Look.", model=model, tools=[look])

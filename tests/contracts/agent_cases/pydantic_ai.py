@@ -10,6 +10,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.contracts.office import IDEMPOTENT
+from tests.contracts.turns import BOUND
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
 from turnwire.tools import Tool as OurTool
 
@@ -49,7 +50,7 @@ def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Age
 
 
 def build_office(url: str, tools: Mapping[str, Any]) -> Agent[Any, Any]:
-    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+    client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=BOUND)
     model = OpenAIChatModel("small", provider=OpenAIProvider(openai_client=client))
     scout = Agent(model, name="Scout", instructions="Look.", tools=[tools["look"]])
 

@@ -73,6 +73,13 @@ class Reader:
                 await self._changed.wait()
 
 
+async def until_heard(store: PostgresStore, turn_id: str, holds: Callable[[], bool]) -> None:
+    """Return when hints of another process have come; queries let time pass."""
+    async with asyncio.timeout(BOUND):
+        while not holds():
+            await store.find_turn("ann", turn_id)
+
+
 async def listening(store: PostgresStore) -> None:
     """Return when the store receives hints."""
     hints = store._notifier._hints
@@ -210,9 +217,7 @@ async def watched_elsewhere(store: PostgresStore, other: PostgresStore, turn_id:
     """Watch a turn in one process, and return when the other one knows."""
     await listening(store)
     watcher = Watcher(other, turn_id)
-    async with asyncio.timeout(BOUND):
-        while turn_id not in store._notifier._elsewhere:
-            await store.find_turn("ann", turn_id)
+    await until_heard(store, turn_id, lambda: turn_id in store._notifier._elsewhere)
     return watcher
 
 
@@ -261,9 +266,7 @@ async def test_process_that_missed_hints_asks_what_the_others_watch(
     await watched_elsewhere(store, other, record.id)
     store._notifier._elsewhere.clear()
     store._notifier._on_listening()
-    async with asyncio.timeout(BOUND):
-        while record.id not in store._notifier._elsewhere:
-            await store.find_turn("ann", record.id)
+    await until_heard(store, record.id, lambda: record.id in store._notifier._elsewhere)
 
 
 async def test_watch_that_is_not_repeated_is_forgotten(
@@ -274,6 +277,59 @@ async def test_watch_that_is_not_repeated_is_forgotten(
     await watched_elsewhere(store, other, record.id)
     store._notifier._tend_watches()
     assert record.id not in store._notifier._elsewhere
+
+
+async def watch_and_leave(store: PostgresStore, turn_id: str) -> None:
+    leave = store.watch(turn_id, lambda _: None)
+    await store.read(turn_id, 0, 10)
+    leave()
+
+
+async def test_unfinished_turn_is_unwatched_when_its_last_watcher_has_left(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    await listening(store)
+    await listening(other)
+    record = await claimed(store)
+    assert store.may_be_watched_elsewhere(record.id)
+    await watch_and_leave(other, record.id)
+    assert not other.may_be_watched_elsewhere(record.id)
+    await until_heard(store, record.id, lambda: not store.may_be_watched_elsewhere(record.id))
+    # A new watcher is heard of.
+    other.watch(record.id, lambda _: None)
+    await until_heard(store, record.id, lambda: store.may_be_watched_elsewhere(record.id))
+
+
+async def test_process_that_still_watches_a_turn_says_so_when_another_one_leaves(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    await listening(store)
+    await listening(other)
+    record = await claimed(store)
+    store.watch(record.id, lambda _: None)
+    await watch_and_leave(other, record.id)
+    await until_heard(other, record.id, lambda: other.may_be_watched_elsewhere(record.id))
+
+
+async def test_process_that_missed_hints_does_not_know_who_watches(store: PostgresStore) -> None:
+    await listening(store)
+    record = await claimed(store)
+    await watch_and_leave(store, record.id)
+    assert not store.may_be_watched_elsewhere(record.id)
+    store._notifier._on_listening()
+    assert store.may_be_watched_elsewhere(record.id)
+
+
+async def test_end_of_a_turn_is_not_followed_by_a_hint_that_nobody_watches_it(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await sent_hints(store, monkeypatch)
+    record = await claimed(store)
+    leave = store.watch(record.id, lambda _: None)
+    await store.read(record.id, 0, 10)
+    await append(store, record.id, record.epoch, 3, done(record), end=True)
+    leave()
+    assert f"~{record.id}" not in sent
 
 
 async def test_hint_with_events_begins_as_one_without(

@@ -40,4 +40,10 @@ export function AskedQuestion({ turnId, question, mayAnswer }: AskedProps) {
   );
 }
 
-const shown = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));
+/** Returns an answer for a person to read: a form is a list of its fields. */
+function shown(value: unknown): string {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value !== "object" || value === null) return String(value);
+  if (Array.isArray(value)) return value.map(shown).join(", ");
+  return Object.entries(value).map(([name, field]) => `${name}: ${shown(field)}`).join(", ");
+}

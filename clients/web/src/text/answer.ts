@@ -1,4 +1,8 @@
-/** Renders an answer while it grows: settled blocks are rendered once, only the last one is rendered again. */
+/**
+ * Renders an answer while it grows: settled blocks are rendered once, only the last one is rendered again.
+ *
+ * A long text that is there all at once is rendered in slices, so that its beginning is shown at once.
+ */
 
 import { BlockSplitter, type Piece } from "./blocks.ts";
 import { enhance } from "./enhancements.ts";
@@ -7,10 +11,24 @@ import { safeFragment } from "./safety.ts";
 
 /** A code chunk of this length is final; later code goes into a new chunk. */
 const LONG_CHUNK = 2_000;
+/** The numbers of characters that are rendered before the browser may paint: at first about a screen, then more. */
+const FIRST_SLICE = 4_000;
+const SLICE = 16_000;
+
+interface Content {
+  text: string;
+  hasCites: boolean;
+  /** True if nothing follows. */
+  isOver: boolean;
+}
 
 export class AnswerView {
   #splitter = new BlockSplitter();
-  #hasCites = false;
+  /** What is to be shown. */
+  #content: Content = { text: "", hasCites: false, isOver: false };
+  /** The text that is shown so far. */
+  #shown = "";
+  #isPending = false;
   /** The shown number of each citation in the final blocks, in order of appearance. */
   #numbers = new Map<string, number>();
   /** The elements that may still change. */
@@ -24,22 +42,37 @@ export class AnswerView {
 
   /** Shows the text so far. `isOver` says that nothing follows. */
   show(text: string, hasCites: boolean, isOver: boolean): void {
+    this.#content = { text, hasCites, isOver };
+    if (!this.#isPending) this.#showSlice();
+  }
+
+  #showSlice(): void {
+    const { text, hasCites, isOver } = this.#content;
+    const start = text.startsWith(this.#shown) ? this.#shown.length : 0;
+    const length = start ? SLICE : FIRST_SLICE;
+    const isLast = text.length <= start + SLICE;
+    this.#shown = isLast ? text : text.slice(0, sliceEnd(text, start, length));
+    this.#render({ text: this.#shown, hasCites, isOver: isOver && isLast });
+    this.#isPending = !isLast;
+    if (!isLast) afterPaint(() => this.#showSlice());
+  }
+
+  #render({ text, hasCites, isOver }: Content): void {
     const { isRestarted, settled, open } = this.#splitter.grow(text, hasCites);
-    this.#hasCites = hasCites;
     if (isRestarted) {
       this.element.replaceChildren();
       this.#numbers.clear();
     } else if (!settled.length && !isOver && this.#writeCode(open)) return;
     for (const element of this.#open) element.remove();
-    for (const piece of settled) this.#write(piece, this.#numbers).forEach(enhance);
+    const final = settled.flatMap((piece) => this.#write(piece, this.#numbers));
     this.#open = open.blocks.length ? this.#write(open, new Map(this.#numbers)) : [];
-    if (isOver) this.#open.forEach(enhance);
+    enhanceSoon(isOver ? [...final, ...this.#open] : final);
     const code = open.blocks[0]?.type === "code" ? this.#open[0]?.querySelector("code") : null;
     this.#code = code ? { element: code, text: code.textContent ?? "" } : null;
   }
 
   #write({ blocks, isJoined }: Piece, numbers: Map<string, number>): Element[] {
-    const fragment = decorate(safeFragment(renderBlocks(blocks, this.#hasCites)), numbers);
+    const fragment = decorate(safeFragment(renderBlocks(blocks, this.#content.hasCites)), numbers);
     if (isJoined && this.#list) {
       const items = [...(fragment.firstElementChild?.children ?? [])];
       this.#list.append(...items);
@@ -70,6 +103,23 @@ export class AnswerView {
     }
     return true;
   }
+}
+
+/** Returns where a slice ends: after an empty line if there is one, because a block that is cut is rendered again. */
+function sliceEnd(text: string, start: number, length: number): number {
+  const gap = text.lastIndexOf("\n\n", start + length);
+  return gap > start ? gap + 2 : start + length;
+}
+
+/** Enhances elements when their text is shown, because that loads and runs much more code. */
+function enhanceSoon(elements: Element[]): void {
+  if (elements.length) afterPaint(() => elements.forEach(enhance));
+}
+
+/** Runs an action when the browser has shown what there is; a page that nobody sees is not painted. */
+function afterPaint(action: () => void): void {
+  if (document.hidden) setTimeout(action);
+  else requestAnimationFrame(() => setTimeout(action));
 }
 
 /** Renders any Markdown. */

@@ -36,7 +36,8 @@ const inlineMaths = {
 const blockMaths = {
   name: "blockMaths",
   level: "block" as const,
-  start: (text: string) => text.match(/\n[ \t]{0,3}(?:\$\$|\\\[)/)?.index,
+  /** Searches up to the next empty line, where a paragraph ends anyway: to the end it would take quadratic time. */
+  start: (text: string) => /^(?:(?!\n\n)[^])*?(?=\n[ \t]{0,3}(?:\$\$|\\\[))/.exec(text)?.[0].length,
   tokenizer(text: string) {
     const found = BLOCK_MATHS.exec(text);
     if (!found) return undefined;

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import msgspec
 from agno.agent import Agent
 from agno.run.agent import RunOutput
 from agno.run.base import RunStatus
@@ -16,6 +17,7 @@ from turnwire.agents.agno.approvals import AgnoCheckpoint, resume_output, suspen
 from turnwire.agents.agno.errors import explain_failure
 from turnwire.agents.agno.events import AgnoRun, entered_run
 from turnwire.agents.agno.messages import sdk_messages
+from turnwire.agents.agno.options import declared_schema, possible_options
 from turnwire.agents.agno.runner import install_runner, start_run
 from turnwire.agents.agno.tools import client_functions, tool_names
 from turnwire.agents.event_queue import EventQueue, run_events
@@ -24,6 +26,7 @@ from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 
@@ -39,9 +42,9 @@ class AgnoAgent:
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
+    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    default all but `instructions`, as far as the agent's model has them; other agents do not get them.
     """
-
-    takes_model_options = False
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class AgnoAgent:
         idempotent: Collection[str] = (),
         editable: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
         **run_options: Any,
     ) -> None:
         install_runner()
@@ -69,6 +73,10 @@ class AgnoAgent:
         self._idempotent = frozenset(idempotent)
         self._editable = frozenset(editable)
         self._options = run_options
+        self.output_schema = declared_schema(run_options.get("output_schema") or agent.output_schema)
+        has_format = run_options.get("output_schema") is not None
+        possible = possible_options(agent, has_format=has_format)
+        self.takes_model_options = chosen_options(takes_model_options, possible)
 
     @property
     def takes_client_tools(self) -> bool:
@@ -90,6 +98,10 @@ class AgnoAgent:
         place = queue.journal.place("run") if queue.journal else ""
         run = AgnoRun(queue, place=place, agent=self._agent.name or "")
         run.max_calls = self._max_calls
+        run.options = turn.model_options
+        if "response_format" not in self.takes_model_options:
+            # The client wants the schema that the agent has anyway.
+            run.options = msgspec.structs.replace(run.options, response_format=None)
         run.client_functions = client_functions(client_tools(turn.options))
         try:
             with entered_run(run):
@@ -118,10 +130,13 @@ class AgnoAgent:
         if turn.resumption is not None:
             options.pop("session_state", None)
             checkpoint = AgnoCheckpoint.decode(turn.resumption.checkpoint)
-            options["run_response"] = resume_output(checkpoint, turn.resumption, run)
+            run.has_called = True
+            options["run_response"] = resumed = resume_output(checkpoint, turn.resumption, run)
+            run.written[0] = resumed.content if isinstance(resumed.content, str) else ""
         else:
             files = await load_turn_files(turn)
             run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+            run.has_called = any(step.tool_calls for step in turn.progress)
             options["input"] = sdk_messages([*turn.history, user_message(turn), *turn.progress], files)
             options |= {"session_id": turn.session_id, "add_history_to_context": False}
         output: RunOutput | TeamRunOutput | None = None
@@ -136,6 +151,8 @@ class AgnoAgent:
         if output is not None and output.status == RunStatus.error:
             raise AgentError("the agent ended with an error; the server's log tells more")
         if output is None or output.content in (None, "") or run.has_answered:
+            return
+        if output.content in run.written:  # The last reply was empty, so this is the text before it.
             return
         content: Any = output.content
         run.write_answer(content if isinstance(content, str) else to_json(content, serialize_unknown=True).decode())

@@ -6,13 +6,14 @@ recorded inside it. What a tool has written to the session's state is recorded w
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from agno.models.base import Model
 from agno.models.message import Message
 from agno.tools.function import FunctionCall, FunctionExecutionResult
 from agno.utils.timer import Timer
 
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.events import Usage
 from turnwire.core.journal import JournaledCall, TurnJournal, fingerprint
 from turnwire.tools.invocation import plain
@@ -46,30 +47,30 @@ def restore_reply(call: JournaledCall, message: Message) -> None:
         setattr(message, name, call.result[name])
 
 
-def record_result(call: JournaledCall, result: FunctionExecutionResult) -> None:
-    """Record the result of a tool, with the session's state after it."""
-    call.finish(
-        {
-            "status": result.status,
-            "result": plain(result.result),
-            "error": result.error,
-            "state": plain(result.updated_session_state),
-        }
-    )
+def record_result(call: JournaledCall, result: FunctionExecutionResult, changes: dict[str, Any] | None) -> None:
+    """Record the result of a tool, with its changes of the session's state."""
+    recorded = {"status": result.status, "result": plain(result.result), "error": result.error, "changes": changes}
+    call.finish(recorded)
 
 
-def restore_result(call: JournaledCall, function_call: FunctionCall) -> Ended:
+def restore_result(call: JournaledCall, function_call: FunctionCall, changes: ContextChanges | None) -> Ended:
     recorded: dict[str, Any] = call.result
-    context: Any = getattr(function_call.function, "_run_context", None)
-    if recorded["state"] and context is not None:
-        context.session_state = {**(context.session_state or {}), **recorded["state"]}
+    if changes is not None:
+        changes.restore(recorded["changes"])
     result = FunctionExecutionResult(
         status=recorded["status"],
         result=recorded["result"],
         error=recorded["error"],
-        updated_session_state=recorded["state"],
+        updated_session_state=None if changes is None else changes.value,
     )
     return ended(function_call, result)
+
+
+def session_state(function_call: FunctionCall) -> dict[str, Any] | None:
+    """Return the state of the session, which all tools of a run share."""
+    context: Any = getattr(function_call.function, "_run_context", None)
+    state: Any = getattr(context, "session_state", None)
+    return cast("dict[str, Any]", state) if isinstance(state, dict) else None
 
 
 def ended(function_call: FunctionCall, result: FunctionExecutionResult) -> Ended:

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from agno.exceptions import ContextWindowExceededError, ModelAuthenticationError, ModelProviderError
 from msgspec import Struct
 
-from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.core.errors import TurnwireError
 from turnwire.models.errors import explain, refused, unreadable
 
 
 class ReplyFailure(Struct, frozen=True):
-    """An exception of a model call, and the model's name."""
+    """An exception of a model call, or with `by_tool` of a tool that the model has called, and the model's name."""
 
     error: Exception
     model: str
+    by_tool: bool = False
 
 
 def explain_failure(error: Exception, failure: ReplyFailure | None) -> Exception:
@@ -35,10 +36,6 @@ def explain_failure(error: Exception, failure: ReplyFailure | None) -> Exception
             return unreadable()
         case _:
             return error
-
-
-def limit_reached() -> AgentError:
-    return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
 
 
 def _causes(error: BaseException | None) -> Iterator[Exception]:

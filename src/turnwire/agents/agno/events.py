@@ -24,14 +24,18 @@ from turnwire.agents.agno.continuation import (
     record_result,
     restore_reply,
     restore_result,
+    session_state,
 )
-from turnwire.agents.agno.errors import ReplyFailure, limit_reached
+from turnwire.agents.agno.errors import ReplyFailure
 from turnwire.agents.agno.tools import changed, guarded, tool_of
+from turnwire.agents.context_changes import ContextChanges
+from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.event_queue import EventQueue
 from turnwire.core.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.inputs import current_inputs
 from turnwire.core.journal import JournaledCall, ToolDeniedError
+from turnwire.core.model_options import ModelOptions
 from turnwire.models.errors import unfinished
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, running_call
@@ -40,8 +44,10 @@ from turnwire.tools.invocation import loggable, plain, running_call
 class AgnoRun:
     """Recorder of one run.
 
-    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any. `decided` are the
-    calls that were in the log before a suspension, `editable` those whose arguments a person may change.
+    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any. `written` are the
+    texts that the SDK has joined and that are in the log: before the run's suspension, and since. `decided` are the
+    calls that were in the log before a suspension, `editable` those whose arguments a person may change. `options` are
+    the client's, and `has_called` is True if a tool was called.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", agent: str = "") -> None:
@@ -50,6 +56,8 @@ class AgnoRun:
         self.place = place
         self.agent = agent
         self.client_functions: Sequence[Function] = ()
+        self.options = ModelOptions()
+        self.has_called = False
         self.max_calls: int | None = None
         self.model_calls = 0
         self.failure: ReplyFailure | None = None
@@ -57,9 +65,11 @@ class AgnoRun:
         self.editable: set[str] = set()
         self.has_text = False
         self.has_answered = False
+        self.written = ["", ""]
         self._begins_reply = False
         self._finish_reason: str | None = None
         self._reads_finish = False
+        self._changes: ContextChanges | None = None
 
     # Text
 
@@ -82,9 +92,11 @@ class AgnoRun:
     async def begin_reply(self, model: Model, messages: list[Message]) -> JournaledCall | None:
         """Begin a model call: take the messages that have come, and find the reply in the journal."""
         self._begins_reply, self._finish_reason, self._reads_finish = True, None, False
+        if self.failure is not None and not self.failure.by_tool:
+            self.failure = None  # The SDK goes on with a fallback model.
         self.model_calls += 1
         if self.max_calls is not None and self.model_calls > self.max_calls:
-            self.failure = ReplyFailure(limit_reached(), model.id)
+            self.failure = ReplyFailure(step_limit_reached(), model.id)
             raise self.failure.error
         await self.queue.flush()
         inputs = current_inputs()
@@ -101,6 +113,7 @@ class AgnoRun:
         content, reasoning = message.content, message.reasoning_content
         text = content if isinstance(content, str) else ""
         if call.is_shown:
+            self.written[1] += text
             self._begins_reply = self._begins_reply and not text
             self.has_text = self.has_text or bool(text)
             self.has_answered = self.has_answered or bool(text)
@@ -115,6 +128,7 @@ class AgnoRun:
         if delta.reasoning_content:
             self.queue.put(ReasoningEvent(content=delta.reasoning_content, agent_path=self.path))
         if isinstance(delta.content, str) and delta.content:
+            self.written[1] += delta.content
             self._write(delta.content)
 
     def note_finish(self, reason: str | None) -> None:
@@ -133,8 +147,8 @@ class AgnoRun:
             await self.queue.flush()
             record_reply(call, message, usage)
 
-    def note_failure(self, error: Exception, model: Model) -> None:
-        self.failure = self.failure or ReplyFailure(error, model.id)
+    def note_failure(self, error: Exception, model: Model, *, by_tool: bool = False) -> None:
+        self.failure = self.failure or ReplyFailure(error, model.id, by_tool)
 
     # Tools
 
@@ -156,7 +170,7 @@ class AgnoRun:
                     self.editable.add(call.call_id)
 
     def _begin_call(self, call_id: str, tool: str, args: dict[str, Any]) -> None:
-        self.has_answered = False
+        self.has_answered, self.has_called = False, True
         if call_id not in self.decided:
             self.queue.put(ToolCallEvent(call_id, tool, args, agent_path=self.path))
 
@@ -198,14 +212,24 @@ class AgnoRun:
             )
         except ToolDeniedError as denied:
             return ended(function_call, FunctionExecutionResult(status="failure", error=str(denied)))
+        changes = self._state_changes(function_call)
         with call:
             if not call.is_live:
-                return restore_result(call, function_call)
+                return restore_result(call, function_call, changes)
             outcome = await execute(function_call)
             # Parallel runs first record the replies that the log has, so that a crash takes back as little as possible.
             await asyncio.sleep(0)
-            record_result(call, outcome[3])
+            record_result(call, outcome[3], changes and changes.take())
         return outcome
+
+    def _state_changes(self, function_call: FunctionCall) -> ContextChanges | None:
+        """Return the recorder of the session's state, which begins with the run's first tool."""
+        state = session_state(function_call)
+        if state is None:
+            return None
+        if self._changes is None or self._changes.value is not state:
+            self._changes = ContextChanges(state)
+        return self._changes
 
 
 _running: ContextVar[AgnoRun | None] = ContextVar("turnwire_agno_run", default=None)

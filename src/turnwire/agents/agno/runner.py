@@ -21,6 +21,7 @@ from agno.tools.function import FunctionCall
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.agno.events import AgnoRun, context_run, entered_run, running_run
+from turnwire.agents.agno.options import add_to_call
 from turnwire.agents.event_queue import EmittedEvents
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
@@ -85,9 +86,8 @@ def _record_stream(inner: Any) -> Any:
         model: Model, messages: list[Message], assistant_message: Message, **options: Any
     ) -> AsyncIterator[ModelResponse]:
         run = running_run()
-        deltas = inner(model, messages=messages, assistant_message=assistant_message, **options)
         if run is None:
-            async for delta in deltas:
+            async for delta in inner(model, messages=messages, assistant_message=assistant_message, **options):
                 yield delta
             return
         call = await run.begin_reply(model, messages)
@@ -95,7 +95,8 @@ def _record_stream(inner: Any) -> Any:
             if call is not None and not call.is_live:
                 yield await run.repeat_reply(call, assistant_message)
                 return
-            async with aclosing(deltas):
+            own, arguments = add_to_call(run.options, run.has_called, model, {"messages": messages, **options})
+            async with aclosing(inner(own, assistant_message=assistant_message, **arguments)) as deltas:
                 async for delta in deltas:
                     run.read(delta)
                     await run.queue.wait_for_room()
@@ -116,9 +117,9 @@ def _record_whole(inner: Any) -> Any:
         model: Model, messages: list[Message], assistant_message: Message, model_response: ModelResponse, **options: Any
     ) -> None:
         run = running_run()
-        details = {"messages": messages, "assistant_message": assistant_message, "model_response": model_response}
+        details = {"assistant_message": assistant_message, "model_response": model_response}
         if run is None:
-            return await inner(model, **details, **options)
+            return await inner(model, messages=messages, **details, **options)
         call = await run.begin_reply(model, messages)
         try:
             if call is not None and not call.is_live:
@@ -127,7 +128,8 @@ def _record_whole(inner: Any) -> Any:
                 model_response.content = f"{model_response.content or ''}{reply.content or ''}" or None
                 model_response.reasoning_content = reply.reasoning_content
                 return None
-            await inner(model, **details, **options)
+            own, arguments = add_to_call(run.options, run.has_called, model, {"messages": messages, **options})
+            await inner(own, **details, **arguments)
             content, reasoning = assistant_message.content, assistant_message.reasoning_content
             run.read(ModelResponse(content=content, reasoning_content=reasoning))
             await run.end_reply(call, model, assistant_message)
@@ -161,7 +163,7 @@ def _record_tool(inner: Any) -> Any:
         try:
             return await run.run_call(function_call, functools.partial(inner, model))
         except Exception as error:
-            run.note_failure(error, model)  # The SDK reports it as an answer.
+            run.note_failure(error, model, by_tool=True)  # The SDK reports it as an answer.
             raise
 
     return arun_function_call

@@ -6,6 +6,7 @@ from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any
 
+import msgspec
 from google.adk.agents import BaseAgent, LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode  # pyright: ignore[reportPrivateImportUsage]
 from google.adk.apps import App
@@ -23,12 +24,14 @@ from turnwire.agents.google_adk.approvals import AdkCheckpoint, decisions_messag
 from turnwire.agents.google_adk.errors import explain_failure
 from turnwire.agents.google_adk.events import RunPlugin
 from turnwire.agents.google_adk.messages import content_of, sdk_events
+from turnwire.agents.google_adk.options import declared_schema, possible_options
 from turnwire.agents.google_adk.runner import install_runner
 from turnwire.agents.google_adk.tools import tool_names
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.tools.threads import TOOL_THREADS
@@ -45,9 +48,9 @@ class GoogleADKAgent:
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
+    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    default all but `instructions`, if the model is Gemini; agents that a tool runs do not get them.
     """
-
-    takes_model_options = False
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class GoogleADKAgent:
         idempotent: Collection[str] = (),
         editable: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
     ) -> None:
         install_runner()
         self.on_crash: OnCrash = on_crash
@@ -71,6 +75,9 @@ class GoogleADKAgent:
         self._idempotent = frozenset(idempotent)
         self._editable = frozenset(editable)
         self._app = agent if isinstance(agent, App) else App(name=agent.name, root_agent=agent)
+        root = self._app.root_agent
+        self.output_schema = declared_schema(root)
+        self.takes_model_options = chosen_options(takes_model_options, possible_options(root, list(agents_of(root))))
         self._run_config = _streaming(run_config or RunConfig())
         self._state = state
         self._artifacts = artifact_service or InMemoryArtifactService()
@@ -104,7 +111,10 @@ class GoogleADKAgent:
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         plugin = RunPlugin(queue, place=queue.journal.place("run") if queue.journal else "")
         plugin.max_calls = self._run_config.max_llm_calls
-        plugin.client_tools = client_tools(turn.options)
+        plugin.client_tools, plugin.options = client_tools(turn.options), turn.model_options
+        if "response_format" not in self.takes_model_options:
+            # The client wants the schema that the agent has anyway.
+            plugin.options = msgspec.structs.replace(plugin.options, response_format=None)
         try:
             session_id, events, message = await self._conversation(turn, plugin)
             runner = await self._make_runner(turn, session_id, events, plugin)
@@ -130,6 +140,7 @@ class GoogleADKAgent:
                 raise
             raise failure from error
         finally:
+            plugin.detach()
             queue.put(None)
 
     async def _conversation(self, turn: Turn, plugin: RunPlugin) -> tuple[str, list[SdkEvent], types.Content | None]:
@@ -145,6 +156,7 @@ class GoogleADKAgent:
         if not turn.progress:
             return turn.session_id, history, content_of(message, files)
         plugin.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+        plugin.has_called = any(step.tool_calls for step in turn.progress)
         return turn.session_id, [*history, *sdk_events([message, *turn.progress], files, root, turn.id)], None
 
     async def _make_runner(self, turn: Turn, session_id: str, events: list[SdkEvent], plugin: RunPlugin) -> Runner:

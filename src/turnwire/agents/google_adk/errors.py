@@ -8,7 +8,8 @@ from google.genai import types
 from google.genai.errors import APIError
 from msgspec import Struct
 
-from turnwire.core.errors import AgentError, ModelError, ToolError, TurnwireError
+from turnwire.agents.errors import step_limit_reached
+from turnwire.core.errors import ModelError, ToolError, TurnwireError
 from turnwire.models.errors import explain, refused, reported, unfinished, unreachable, unreadable
 
 _WITHHELD = {
@@ -39,17 +40,13 @@ def explain_failure(error: Exception, failure: CallFailure | None) -> Exception:
         case TurnwireError():
             return error
         case LlmCallsLimitExceededError():
-            return limit_reached()
+            return step_limit_reached()
         case _ if failure is None or error is not failure.error:
             return error
         case _ if failure.is_tool:
             return ToolError(f"the tool {failure.name!r} failed ({type(error).__name__})")
         case _:
             return _explain_model(error, failure.name)
-
-
-def limit_reached() -> AgentError:
-    return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
 
 
 def _explain_model(error: Exception, model: str) -> Exception:

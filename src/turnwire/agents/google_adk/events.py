@@ -22,6 +22,7 @@ from google.genai import types
 from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
+from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.google_adk.approvals import AdkCheckpoint, Confirmation, confirmations_in
 from turnwire.agents.google_adk.continuation import (
@@ -32,7 +33,8 @@ from turnwire.agents.google_adk.continuation import (
     recorded_reply,
     restore_result,
 )
-from turnwire.agents.google_adk.errors import CallFailure, limit_reached, reply_failure
+from turnwire.agents.google_adk.errors import CallFailure, reply_failure
+from turnwire.agents.google_adk.options import add_to_request
 from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
 from turnwire.core.approvals import Decision, Resumption
 from turnwire.core.errors import AgentError, ToolError
@@ -48,6 +50,7 @@ from turnwire.core.events import (
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.inputs import current_inputs
 from turnwire.core.journal import JournaledCall, ToolDeniedError
+from turnwire.core.model_options import ModelOptions
 from turnwire.core.waits import ClientTool, check_names
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
@@ -78,6 +81,7 @@ class RunPlugin(BasePlugin):
     """Recorder of one run. `place` is the run's place in the turn's journal.
 
     `pending` are the confirmations that the run has ended with, `editable` those of them whose arguments may change.
+    `options` are the client's, and `has_called` is True if a tool was called.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
@@ -87,6 +91,8 @@ class RunPlugin(BasePlugin):
         self.place = place
         self.runner: Runner | None = None
         self.client_tools: Sequence[ClientTool] = ()
+        self.options = ModelOptions()
+        self.has_called = False
         self.max_calls = 0
         self.model_calls = 0
         self.failure: CallFailure | None = None
@@ -125,6 +131,7 @@ class RunPlugin(BasePlugin):
         """Restore what a suspended run had reached."""
         self.has_text = checkpoint.has_text
         self.model_calls = checkpoint.model_calls
+        self.has_called = True
         self._calls = {request.call_id: _ToolCall(request.tool, None, self.path) for request in checkpoint.pending}
         self._decisions = {decision.call_id: decision for decision in resumption.decisions}
 
@@ -185,7 +192,7 @@ class RunPlugin(BasePlugin):
         branch.model = llm_request.model or ""
         self.model_calls += 1
         if 0 < self.max_calls < self.model_calls:
-            raise limit_reached()
+            raise step_limit_reached()
         if not branch.path:
             await self._prepare(branch, callback_context, llm_request)
         journal = self.queue.journal
@@ -209,10 +216,11 @@ class RunPlugin(BasePlugin):
         return response
 
     async def _prepare(self, branch: _Branch, context: CallbackContext, request: LlmRequest) -> None:
-        """Offer the client's tools, and add the messages that have come: both are for the turn's own agent."""
+        """Add what is for the turn's own agent: the client's tools and options, and the messages that have come."""
         if self.client_tools:
             check_names(set(request.tools_dict), self.client_tools)
             request.append_tools([AdkClientTool(tool) for tool in self.client_tools])
+        add_to_request(self.options.for_call(has_tools=bool(request.tools_dict), has_called=self.has_called), request)
         if (inputs := current_inputs()) is None:
             return
         await self.queue.flush()
@@ -270,6 +278,7 @@ class RunPlugin(BasePlugin):
         branch, call_id = self._branch(tool_context), tool_context.function_call_id or ""
         if (call := self._calls.get(call_id)) is None:
             call = self._calls[call_id] = _ToolCall(tool.name, time.perf_counter(), branch.path)
+            self.has_called = self.has_called or not branch.path
             self.queue.put(ToolCallEvent(call_id, tool.name, plain(tool_args), agent_path=branch.path))
         await self.queue.flush()
         set_running_call(call_id)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.langgraph.events import GraphListener
 from turnwire.core.errors import AgentError, ModelError, ToolError
 from turnwire.models import errors
@@ -20,7 +21,7 @@ def explain_failure(error: BaseException, listener: GraphListener) -> BaseExcept
         if tool := next((tool for raised, tool in listener.failed_tools if raised is cause), None):
             return ToolError(f"the tool {tool!r} failed ({type(cause).__name__})")
         if type(cause).__name__ in _LIMITS:
-            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+            return step_limit_reached()
         if isinstance(cause, Exception) and (cause is listener.model_error or _is_openai(cause)):
             return _explain_model(cause, listener.model) or error
     return error

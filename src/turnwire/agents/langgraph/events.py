@@ -8,7 +8,8 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -158,6 +159,23 @@ class ToolRun:
         return ToolResultEvent(self.call_id, self.tool, success, result, ms, agent_path=self.path)
 
 
+def _followed_runs(handler: BaseCallbackHandler) -> Set[UUID]:
+    """Return the runs that are reported in the stream of messages; nothing for a handler that is not LangGraph's."""
+    is_stream = type(handler).__module__ == "langgraph.pregel._messages"
+    return getattr(handler, "metadata", {}).keys() if is_stream else frozenset()
+
+
+def _muted(handler: BaseCallbackHandler) -> BaseCallbackHandler:
+    """Return the handler with the same state, but without the tokens. Models stream because it is there."""
+    muted: Any = copy(handler)
+    muted.on_llm_new_token = _ignore
+    return muted
+
+
+def _ignore(*args: Any, **rest: Any) -> None:
+    pass
+
+
 class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
@@ -187,6 +205,8 @@ class GraphListener(BaseCallbackHandler):
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
         self._nodes: dict[UUID, Path] = {}
+        self._graphs: set[UUID] = set()
+        self._own_nodes: set[UUID] = set()
         self._paths: dict[Path, Path] = {}
         self._tool_spaces: dict[Path, str] = {}
 
@@ -219,6 +239,10 @@ class GraphListener(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
+        if parent_run_id is None:
+            self._graphs.add(run_id)
+        elif parent_run_id in self._graphs:
+            self._own_nodes.add(run_id)
         self._owner(metadata)
         self.tasks.name_of(metadata or {})
         if (space := _space(metadata)) and space not in self._nodes.values():
@@ -232,6 +256,7 @@ class GraphListener(BaseCallbackHandler):
 
     def _leave(self, run_id: UUID) -> None:
         """Release the path of a node that has ended, so that its next run has the same path."""
+        self._own_nodes.discard(run_id)
         if (space := self._nodes.pop(run_id, None)) in self._paths:
             leave_agent(self._paths[space])
 
@@ -259,6 +284,14 @@ class GraphListener(BaseCallbackHandler):
         before = [PARAGRAPH] if has_text and self.has_answered else []
         self.has_answered = self.has_answered or has_text
         return [*before, *message_events(message, path)]
+
+    def mute_message_stream(self, handlers: Iterable[BaseCallbackHandler]) -> list[BaseCallbackHandler]:
+        """Return a model call's handlers, with one that keeps its tokens out of the graph's stream of messages.
+
+        They are recorded here, and the way through the graph costs more than all the rest of a token. A stream that
+        code inside a node has opened is left alone: it has not seen the nodes of the turn's own graph begin.
+        """
+        return [_muted(each) if self._own_nodes & _followed_runs(each) else each for each in handlers]
 
     def pause(self) -> None:
         """Mark the running tool calls as paused: the graph was interrupted and runs them again when it resumes."""

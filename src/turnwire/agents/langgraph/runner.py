@@ -81,6 +81,7 @@ def _journaled_agenerate(generate: Any) -> Any:
         call = await recorder.on_loop(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
         if not call.is_live:
             return recorder.recorded_reply(run_id, call)
+        run_manager.handlers = recorder.listener.mute_message_stream(run_manager.handlers)
         return await generate(self, messages, stop, run_manager, **kwargs)
 
     return journaled
@@ -97,6 +98,7 @@ def _journaled_generate(generate: Any) -> Any:
         call = recorder.wait(recorder.begin_reply(run_id, self, run_manager.metadata, messages))
         if not call.is_live:
             return recorder.recorded_reply(run_id, call)
+        run_manager.handlers = recorder.listener.mute_message_stream(run_manager.handlers)
         return generate(self, messages, stop, run_manager, **kwargs)
 
     return journaled

@@ -18,12 +18,14 @@ from turnwire.agents.llama_index.errors import explain_failure
 from turnwire.agents.llama_index.events import WorkflowListener
 from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
 from turnwire.agents.llama_index.messages import sdk_message, sdk_messages
-from turnwire.agents.llama_index.runner import agents_of, install_runner, start_run
+from turnwire.agents.llama_index.options import possible_options
+from turnwire.agents.llama_index.runner import agents_of, end_run, install_runner, start_run
 from turnwire.agents.llama_index.tools import ClientRunTool
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.core.turns import Turn
 from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
@@ -35,13 +37,13 @@ class LlamaIndexAgent:
     `run_options` go to the SDK's `run`. `max_steps` limits the model calls of a turn. A turn whose worker was lost
     continues from its journal, unless `on_crash="close"`; `idempotent` names the tools that may run again if they break
     off. `needs_approval` names the tools that a person must approve, `editable` those whose arguments the person may
-    change. `takes_attachments` are the media types of files that the model can read.
+    change. `takes_attachments` are the media types of files that the model can read. `takes_model_options` are the
+    names of the model options that clients may send (see `core.model_options`), by default all but `instructions`, as
+    far as the agent's LLM has them; agents that a tool runs do not get them.
 
     The steps of another workflow than one of agents cannot be recorded: its turns end with their worker. `to_start`
     returns the arguments of `run` for a turn, by default `user_msg` and `chat_history`.
     """
-
-    takes_model_options = False
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class LlamaIndexAgent:
         needs_approval: Collection[str] = (),
         editable: Collection[str] = (),
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
+        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
         **run_options: Any,
     ) -> None:
         install_runner()
@@ -73,6 +76,12 @@ class LlamaIndexAgent:
         self._idempotent = frozenset(idempotent)
         self._rules = ApprovalRules(needs_approval, editable)
         self._options = run_options
+        self._model_options = takes_model_options
+
+    @property
+    def takes_model_options(self) -> frozenset[str]:
+        """Return the names of the model options that clients may send."""
+        return chosen_options(self._model_options, possible_options(self._agent))
 
     @property
     def takes_client_tools(self) -> bool:
@@ -110,6 +119,8 @@ class LlamaIndexAgent:
         place = queue.journal.place("run") if queue.journal else ""
         listener = WorkflowListener(queue, place=place, max_steps=self._max_steps)
         try:
+            listener.options = turn.model_options
+            listener.has_called = any(step.tool_calls for step in turn.progress)
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
             options = await self._options_for(turn)
             tools = [ClientRunTool(tool) for tool in client_tools(turn.options)]
@@ -122,7 +133,7 @@ class LlamaIndexAgent:
                 await result
             finally:
                 result.cancel()
-                listener.close()
+                await end_run(handler, listener)
             listener.read_result(await handler)
         except Exception as error:
             failure = explain_failure(error)

@@ -15,6 +15,7 @@ from llama_index.core.tools import AsyncBaseTool, ToolOutput
 
 from turnwire.agents.llama_index.approvals import ApprovalRules
 from turnwire.agents.llama_index.events import ReplyReader, WorkflowListener
+from turnwire.agents.llama_index.options import with_options
 from turnwire.agents.llama_index.tools import TurnwireTool, check_arguments
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import Usage
@@ -46,14 +47,14 @@ class RecordedLLM:
 
     async def astream_chat_with_tools(self, tools: Sequence[Any], **options: Any) -> AsyncIterator[ChatResponse]:
         history = options.get("chat_history")
-        return self._reply(history, lambda: self._stream("astream_chat_with_tools", tools, **options))
+        return self._reply(history, lambda: self._stream("astream_chat_with_tools", tools=tools, **options))
 
     async def astream_chat(self, messages: Sequence[ChatMessage], **options: Any) -> AsyncIterator[ChatResponse]:
         return self._reply(messages, lambda: self._stream("astream_chat", messages, **options))
 
     async def achat_with_tools(self, tools: Sequence[Any], **options: Any) -> ChatResponse:
         history = options.get("chat_history")
-        return await _last(self._reply(history, lambda: self._once("achat_with_tools", tools, **options)))
+        return await _last(self._reply(history, lambda: self._once("achat_with_tools", tools=tools, **options)))
 
     async def achat(self, messages: Sequence[ChatMessage], **options: Any) -> ChatResponse:
         return await _last(self._reply(messages, lambda: self._once("achat", messages, **options)))
@@ -65,12 +66,18 @@ class RecordedLLM:
         return self._llm.get_tool_calls_from_response(response, *args, **options)
 
     async def _stream(self, method: str, *args: Any, **options: Any) -> AsyncGenerator[ChatResponse]:
-        async for response in await getattr(self._llm, method)(*args, **options):
+        async for response in await getattr(self._model(options), method)(*args, **options):
             yield response
 
     async def _once(self, method: str, *args: Any, **options: Any) -> AsyncGenerator[ChatResponse]:
-        response: ChatResponse = await getattr(self._llm, method)(*args, **options)
+        response: ChatResponse = await getattr(self._model(options), method)(*args, **options)
         yield response.model_copy(update={"delta": response.message.content})
+
+    def _model(self, options: dict[str, Any]) -> Any:
+        """Return the LLM of one call, with the client's options."""
+        listener = self._listener
+        sent = listener.options.for_call(has_tools=bool(options.get("tools")), has_called=listener.has_called)
+        return with_options(self._llm, sent)
 
     async def _reply(self, messages: Sequence[ChatMessage] | None, live: Live) -> AsyncGenerator[ChatResponse]:
         with self._listener.working():
@@ -196,7 +203,7 @@ async def run_recorded(
         return _failure(name, str(denied))
     with step:
         if not step.is_live:
-            recorded: dict[str, Any] = step.result
+            recorded: dict[str, Any] = {**step.result}
             await listener.changes.restore(store, recorded.pop("changes", None))
             return ToolOutput(name, raw_input=args, **recorded)
         await listener.changes.take(store)

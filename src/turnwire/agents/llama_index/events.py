@@ -14,9 +14,9 @@ from llama_index.core.workflow import StartEvent, StopEvent
 from msgspec.structs import replace
 
 from turnwire.agents.agent_paths import Path
+from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.llama_index.memory import StoreChanges
-from turnwire.core.errors import AgentError
 from turnwire.core.events import (
     CustomEvent,
     Event,
@@ -27,6 +27,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import loggable, plain
 
 # What the recorded copy of an agent reports itself.
@@ -39,7 +40,8 @@ class WorkflowListener:
     """Listener of one run, which reports its work.
 
     `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the
-    model calls. `has_text` is True if the run has written text so far.
+    model calls. `has_text` is True if the run has written text so far, `has_called` if it has called a tool. `options`
+    are the client's.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:
@@ -47,6 +49,8 @@ class WorkflowListener:
         self.path = path
         self.place = place
         self.has_text = False
+        self.options = ModelOptions()
+        self.has_called = False
         self._max_steps = max_steps
         self._steps = 0
         self._begins_reply = False
@@ -91,7 +95,7 @@ class WorkflowListener:
     def begin_reply(self) -> None:
         """Note that a model call begins. Raises AgentError if the run may make no more."""
         if self._max_steps is not None and self._steps >= self._max_steps:
-            raise AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+            raise step_limit_reached()
         self._steps += 1
         self._begins_reply, self._reply = True, ""
 
@@ -119,6 +123,7 @@ class WorkflowListener:
     def expect_calls(self, call_ids: Sequence[str]) -> None:
         """Note which tools a reply has called."""
         self._call_ids = list(call_ids)
+        self.has_called = self.has_called or bool(call_ids)
         self._missing_calls = min(len(call_ids), MAX_PARALLEL_TOOLS)
         self._all_called.clear()
 

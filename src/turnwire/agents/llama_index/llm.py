@@ -32,6 +32,7 @@ from llama_index.core.tools import BaseTool
 
 from turnwire.core.events import AttachedFile, ReasoningEvent, UsageEvent
 from turnwire.core.files import LoadedFile, LoadedFiles
+from turnwire.core.model_options import ModelOptions
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
@@ -81,6 +82,16 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
 
     async def close(self) -> None:
         await self._client.close()
+
+    @property
+    def api(self) -> Literal["chat", "responses"]:
+        return self._client.api
+
+    def with_options(self, options: ModelOptions) -> "OpenAICompatibleLLM":
+        """Return the same model with a client's options, but not its instructions. It shares the connections too."""
+        made = self.model_copy()
+        made._client = self._client.with_options(options)
+        return made
 
     # Chat
 

@@ -28,6 +28,7 @@ from turnwire.core.emit import is_in_turn
 from turnwire.core.events import HandoffEvent
 
 _HANDOFF = "handoff"
+_CANCEL_SECONDS = 2.0
 _WRAPPED = "turnwire_wrapped"
 _running: ContextVar[tuple[WorkflowListener, ApprovalRules] | None] = ContextVar(
     "turnwire_llama_index_run", default=None
@@ -89,6 +90,13 @@ def start_run(
         _running.reset(token)
 
 
+async def end_run(handler: Any, listener: WorkflowListener) -> None:
+    """Cancel what is left of a run. The SDK goes on to wait for steps that were cancelled, so its own loop ends too."""
+    listener.close()
+    if not handler.is_done():
+        await handler.cancel_run(timeout=_CANCEL_SECONDS)
+
+
 def _name(agent: Any) -> str:
     return str(getattr(agent, "name", None) or getattr(agent, "root_agent", None) or type(agent).__name__)
 
@@ -119,7 +127,10 @@ def _recorded_copy(agent: Any, listener: WorkflowListener, tools: Sequence[BaseT
 
 def _copy_agent(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool]) -> Any:
     own = [*(agent.tools or ()), *tools]
-    made = agent.model_copy(update={"llm": RecordedLLM(agent, listener), "tools": own or None})
+    update: dict[str, Any] = {"llm": RecordedLLM(agent, listener), "tools": own or None}
+    if listener.options.instructions:
+        update["system_prompt"] = listener.options.extend(agent.system_prompt or "")
+    made = agent.model_copy(update=update)
 
     take_step, handle_results = _method(agent, "take_step"), _method(agent, "handle_tool_call_results")
 

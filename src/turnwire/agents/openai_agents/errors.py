@@ -12,6 +12,7 @@ from agents import (
 )
 from agents.exceptions import ModelTimeoutError
 
+from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.openai_agents.events import ModelFailure
 from turnwire.core.errors import AgentError, ModelError, ToolError
 from turnwire.models.errors import explain
@@ -30,7 +31,7 @@ def explain_failure(error: Exception, failure: ModelFailure | None) -> Exception
         return explain(error, failure.model)
     match error:
         case MaxTurnsExceeded():
-            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+            return step_limit_reached()
         case _ if isinstance(error, _TRIPWIRES):
             return AgentError("a guardrail of this agent stopped the answer; rephrase the request", code="guardrail")
         case UserError(__cause__=Exception() as cause) if str(error).startswith("Error running tool"):

@@ -5,7 +5,8 @@ in its last step, and keeps what follows an earlier turn that is continued. Both
 SDK's session is one of this conversation alone.
 
 A run that is repeated finds the items in its session that the lost run has added. So what a session contained at first
-is recorded in the journal, and a `ContinuedSession` shows the run that, and adds only what is not there yet.
+is recorded in the journal, and a `ContinuedSession` shows the run that, and adds only what is not there yet. Of a
+session that is too large for the journal, the number of its items and their digest are recorded.
 """
 
 import copy
@@ -19,6 +20,7 @@ from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.core.errors import AgentError
 from turnwire.core.files import load_turn_files
+from turnwire.core.journal import fingerprint
 from turnwire.core.turns import Message, Turn
 
 
@@ -37,14 +39,33 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
         return session
     with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
         if journal.is_replay:
-            return ContinuedSession(session, call.result, None)
+            recorded: Any = call.result
+            if isinstance(recorded, dict):
+                raise AgentError("The session of the SDK was too large to be recorded, so the turn cannot be replayed.")
+            return ContinuedSession(session, recorded, None)
         if not call.is_live:
-            return ContinuedSession(session, call.result, await session.get_items())
+            stored = await session.get_items()
+            return ContinuedSession(session, _first_items(call.result, stored), stored)
         if turn.resumption is None:
             await align_session(session, turn, is_other=journal.is_follow_up)
         items = await session.get_items()
-        call.finish(items)
+        call.finish(items if journal.can_record(items) else {"count": len(items), "digest": fingerprint(items)})
         return ContinuedSession(session, items, items)
+
+
+def _first_items(recorded: Any, stored: list[TResponseInputItem]) -> list[TResponseInputItem]:
+    """Return what a session contained when the turn began. Raises AgentError if that is not known any more."""
+    if isinstance(recorded, list):
+        return cast("list[TResponseInputItem]", recorded)
+    items = stored[: recorded["count"]]
+    if fingerprint(items) != recorded["digest"]:
+        raise AgentError(
+            "The session of the SDK has changed since the turn began, so that the turn cannot be continued after a"
+            " restart. Send the message again.",
+            code="diverged",
+            retryable=True,
+        )
+    return items
 
 
 class ContinuedSession:

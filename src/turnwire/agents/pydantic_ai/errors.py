@@ -10,6 +10,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
+from turnwire.agents.errors import step_limit_reached
 from turnwire.core.errors import AgentError, ModelError
 from turnwire.models import errors
 from turnwire.models.errors import refused, reported, unfinished, unreachable, unreadable
@@ -19,7 +20,7 @@ def explain_failure(error: Exception) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
     match error:
         case UsageLimitExceeded():
-            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+            return step_limit_reached()
         case ContentFilterError():
             return unfinished("content_filter")
         case UnexpectedModelBehavior():

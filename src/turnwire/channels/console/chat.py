@@ -135,7 +135,7 @@ class Chat:
         if line.strip() == "/stop":
             conversation.stop()
         elif not line.startswith("/") and conversation.take_line(line):
-            view.line(f"you: {one_line(line)}")
+            return
         elif line.startswith("/") or conversation.presenter.session_id is None:
             self._queued.append(line)
             view.line(f"next: {one_line(line.removeprefix('/queue '))}")

@@ -39,7 +39,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.text_form import TextForm
+from turnwire.core.schemas import TextForm
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0
@@ -345,6 +345,7 @@ class Conversation:
         question_id, form = next(iter(self._forms.items()), ("", None))
         if form is None or self._pending_calls:
             return False
+        self._view.line(f"you: {one_line(line)}")
         if problem := form.take(line):
             self._view.line(problem, "warning")
         elif form.is_complete:

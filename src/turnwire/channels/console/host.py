@@ -97,6 +97,18 @@ class Host(Protocol):
     async def close(self) -> None: ...
 
 
+def client_finder(find: Callable[[], ServerAddress]) -> Callable[[], ServerAddress]:
+    """Return a function that finds a server for a client: one that has no address yet may come back."""
+
+    def locate() -> ServerAddress:
+        try:
+            return find()
+        except HostError as error:
+            raise ServerUnreachableError(str(error), reason=str(error), is_sent=False) from error
+
+    return locate
+
+
 CHAT_LIMITS = ReconnectLimits(give_up_seconds=60)
 
 
@@ -105,16 +117,9 @@ class RemoteHost:
 
     def __init__(self, find: Callable[[], ServerAddress], limits: ReconnectLimits = CHAT_LIMITS) -> None:
         """`find` is called again after a lost connection: a restarted server may listen on another address."""
-
-        def locate() -> ServerAddress:
-            try:
-                return find()
-            except HostError as error:
-                raise ServerUnreachableError(str(error), reason=str(error), is_sent=False) from error
-
         # A person who waits at a terminal learns at once that no server is there.
         with host_errors(_CHAT_HINT):
-            self._client = AsyncClient(locate, limits=msgspec.structs.replace(limits, request_seconds=0))
+            self._client = AsyncClient(client_finder(find), limits=msgspec.structs.replace(limits, request_seconds=0))
 
     @property
     def name(self) -> str:

@@ -51,26 +51,13 @@ _KINDS: tuple[tuple[str, BadRequestKind], ...] = (
 
 
 class Clock:
-    """The clock of every pause, limit and timeout of the channel.
-
-    `speed` is for tests: at 20, thirty seconds pass in one and a half, for everything that shares the clock.
-    """
-
-    def __init__(self, speed: float = 1.0) -> None:
-        self.speed = speed
+    """The clock of every pause and limit of the channel, which tests replace."""
 
     def now(self) -> float:
-        return time.monotonic() * self.speed
+        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self.speed)
-
-    def real(self, seconds: float) -> float:
-        """Return the same duration in real seconds."""
-        return seconds / self.speed
-
-    def timeout(self, seconds: float) -> asyncio.Timeout:
-        return asyncio.timeout(seconds / self.speed)
+        await asyncio.sleep(seconds)
 
 
 class TelegramError(Exception):
@@ -168,12 +155,12 @@ class BotApi:
         timeout = _TIMEOUT_SECONDS + wait
         try:
             # httpx bounds the silence between bytes only; this bounds the whole response.
-            async with self._clock.timeout(timeout + 5):
+            async with asyncio.timeout(timeout + 5):
                 response = await self._http.post(
                     self._root + method,
                     content=msgspec.json.encode(body),
                     headers={"content-type": "application/json"},
-                    timeout=self._clock.real(timeout),
+                    timeout=timeout,
                 )
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as error:
             raise UnreachableError(f"{method}: {self._cleaned(error)}") from None
@@ -186,9 +173,8 @@ class BotApi:
         path = (await self.call("getFile", {"file_id": file_id})).get("file_path")
         received = bytearray()
         try:
-            async with self._clock.timeout(_DOWNLOAD_SECONDS):
-                timeout = self._clock.real(_TIMEOUT_SECONDS)
-                async with self._http.stream("GET", f"{self._files}{path}", timeout=timeout) as response:
+            async with asyncio.timeout(_DOWNLOAD_SECONDS):
+                async with self._http.stream("GET", f"{self._files}{path}", timeout=_TIMEOUT_SECONDS) as response:
                     if response.status_code != 200:
                         raise BadRequestError(f"the file could not be read: HTTP {response.status_code}")
                     async for chunk in response.aiter_bytes():

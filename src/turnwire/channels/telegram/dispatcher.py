@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ _NO_FILE = "Sorry, I could not read this file. It may be too large; please try a
 _MAX_FILE_BYTES = 20 * 1024 * 1024  # The most that Telegram lets a bot read.
 _SORRY = "Sorry, something went wrong here. Please try again."
 _MAX_ARGUMENT_CHARS = 1500
+_INVISIBLE = ("Cf", "Zl", "Zp")
 
 
 class UpdateDispatcher:
@@ -265,10 +267,19 @@ class UpdateDispatcher:
 
 
 def _question(ask: ApprovalAsk) -> str:
-    arguments = json.dumps(ask.args, ensure_ascii=False, indent=1, default=str)
-    if len(arguments) > _MAX_ARGUMENT_CHARS:
-        arguments = arguments[:_MAX_ARGUMENT_CHARS] + "…"
+    arguments = _visible(json.dumps(ask.args, ensure_ascii=False, indent=1, default=str))
+    hidden = len(arguments) - _MAX_ARGUMENT_CHARS
+    note = f"\n\n⚠️ {hidden:,} more characters are not shown." if hidden > 0 else ""
+    arguments = arguments[:_MAX_ARGUMENT_CHARS]
     # A fence longer than any run of backticks in the arguments, so that they cannot end the code block.
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", arguments)), default=0))
-    reason = f"\n\n{escaped(ask.reason)}" if ask.reason else ""
-    return f"🔐 May **{escaped(ask.tool)}** run?{reason}\n\n{fence}json\n{arguments}\n{fence}"
+    reason = f"\n\n{escaped(_visible(ask.reason))}" if ask.reason else ""
+    return f"🔐 May **{escaped(_visible(ask.tool))}** run?{reason}\n\n{fence}json\n{arguments}\n{fence}{note}"
+
+
+def _visible(text: str) -> str:
+    """Return the text with escapes for characters that would hide or reorder others: people approve what they see."""
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in _INVISIBLE else character
+        for character in text
+    )

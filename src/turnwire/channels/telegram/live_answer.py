@@ -193,7 +193,7 @@ class LiveAnswer:
         is_drafting = self._draft is not None and not self._draft.is_refused
         interval = max(DRAFT_INTERVAL_SECONDS if is_drafting else self._interval, self._posting.budget.closed_for)
         with suppress(TimeoutError):
-            async with self._sender.clock.timeout(interval):
+            async with asyncio.timeout(interval):
                 await self._ended.wait()
         while not self._is_over() and self._shown == self._state:
             await self._wait_for_change(_AGE_SECONDS)
@@ -203,7 +203,7 @@ class LiveAnswer:
     async def _wait_for_change(self, seconds: float) -> None:
         """Wait for a change, but no longer than this."""
         with suppress(TimeoutError):
-            async with self._sender.clock.timeout(seconds):
+            async with asyncio.timeout(seconds):
                 await self._changed.wait()
 
 

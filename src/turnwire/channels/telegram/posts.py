@@ -53,7 +53,7 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def parse(cls, user_id: str) -> Self:
-        """Raises LookupError if `user_id` is not a chat."""
+        """Parse a user id of the kernel. Raises LookupError if it is not a chat."""
         chat, _, thread = user_id.partition(":")
         try:
             return cls(int(chat), int(thread) if thread else None)
@@ -115,12 +115,12 @@ class Sender(Struct, frozen=True):
     async def flooded(self, chat_id: int, error: FloodError) -> None:
         """Close the chat for every sender, also in the next process: each further call would lengthen the wait."""
         self.budgets.of(chat_id).close(error.retry_after)
-        await self.records.set_flood(chat_id, self.clock.real(error.retry_after))
+        await self.records.set_flood(chat_id, error.retry_after)
 
     async def load(self) -> None:
         """Load the flood waits and message ids that earlier processes recorded."""
         for chat_id, seconds in await self.records.floods():
-            self.budgets.of(chat_id).close(seconds * self.clock.speed)
+            self.budgets.of(chat_id).close(seconds)
         for user_id, message_id in await self.records.newest_messages():
             self.newest.note(Address.parse(user_id).chat_id, message_id)
 

@@ -1,4 +1,6 @@
-"""The caller's account: identity, login cookie, budget, and the agents to choose from."""
+"""The caller's account: identity, login cookie, budget, agents to choose from, and notifications of the browser."""
+
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,17 +15,21 @@ from turnwire.core.contracts import (
 )
 from turnwire.core.model_options import declared_options
 from turnwire.retrieval.documents.parser import SUFFIXES
-from turnwire.server.api.dependencies import Json, Reading, ServicesDep
+from turnwire.server.api.dependencies import Json, Reading, ServicesDep, Writing
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import header_map
-from turnwire.server.messages import LoginBody
+from turnwire.server.messages import LoginBody, PushEndpointBody, PushSubscriptionBody
 from turnwire.server.services import Services
+
+if TYPE_CHECKING:
+    from turnwire.server.push import PushNotifier
 
 logins_router = APIRouter(tags=["login"])
 budget_router = APIRouter(prefix="/v1/budget", tags=["budget"])
 prices_router = APIRouter(prefix="/v1/prices", tags=["budget"])
 agents_router = APIRouter(prefix="/v1/agents", tags=["agents"])
+push_router = APIRouter(prefix="/v1/push", tags=["push"])
 
 _NO_STORE = "no-store"
 
@@ -117,3 +123,33 @@ async def list_agents(services: ServicesDep, caller: Reading) -> Json:
         ],
         "takes_documents": services.documents is not None,
     }
+
+
+@push_router.get("", name="show", summary="The key that browsers subscribe to notifications with")
+async def show_push_key(services: ServicesDep, caller: Reading) -> Json:
+    return {"public_key": await _notifier(services).public_key()}
+
+
+@push_router.post("/subscriptions", status_code=201, summary="Notify this browser when a turn of yours ends or asks")
+async def subscribe(services: ServicesDep, caller: Writing, body: PushSubscriptionBody) -> Json:
+    notifier = _notifier(services)
+    from turnwire.server.push import PushSubscription
+
+    subscription = PushSubscription(body.endpoint, body.keys.p256dh, body.keys.auth)
+    try:
+        subscription.check()
+    except ValueError as error:
+        raise HttpError(422, "invalid_request", str(error)) from None
+    await notifier.subscribe(caller.principal, subscription)
+    return {"endpoint": body.endpoint}
+
+
+@push_router.delete("/subscriptions", status_code=204, summary="Notify this browser no more")
+async def unsubscribe(services: ServicesDep, caller: Writing, body: PushEndpointBody) -> None:
+    await _notifier(services).unsubscribe(caller.principal, body.endpoint)
+
+
+def _notifier(services: Services) -> "PushNotifier":
+    if services.push is None:
+        raise HttpError(404, "no_push", "this server sends no notifications; its operator can set push_contact")
+    return services.push

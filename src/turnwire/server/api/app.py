@@ -12,18 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api import (
-    account,
-    documents,
-    feedback,
-    files,
-    operations,
-    push,
-    schedules,
-    sessions,
-    shares,
-    turns,
-)
+from turnwire.server.api import account, documents, operations, schedules, sessions, turns
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
 from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
@@ -58,11 +47,11 @@ _ROUTERS = (
     account.logins_router,
     account.agents_router,
     sessions.router,
-    files.router,
+    sessions.files_router,
     turns.router,
-    feedback.router,
-    shares.router,
-    push.router,
+    turns.feedback_router,
+    sessions.shares_router,
+    account.push_router,
     schedules.router,
     account.budget_router,
     account.prices_router,
@@ -120,7 +109,11 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         return _response(HttpError(422, "invalid_request", "the body is not a form that can be read"))
     if error.status_code == 400:
         return _response(HttpError(400, "invalid_json", "the body is not JSON"))
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    if error.status_code == 404:
+        # Most clients that try other paths are OpenAI's: their fields are beside ours.
+        message = f"there is no {request.url.path} on this server"
+        return _response(HttpError(404, "not_found", message, type="invalid_request_error", param=None))
+    code = "method_not_allowed" if error.status_code == 405 else "http_error"
     headers = dict(error.headers or {})
     return _response(HttpError(error.status_code, code, str(error.detail), headers=headers))
 
@@ -170,7 +163,8 @@ def _add_routes(document: dict[str, Any], routes: Iterable[AnyRoute]) -> dict[st
 
 
 def _operation_id(method: str, path: str) -> str:
-    return f"{method}{re.sub(r'[^A-Za-z0-9]+', '_', path)}".rstrip("_")
+    name = f"{method}{re.sub(r'[^A-Za-z0-9]+', '_', path)}".rstrip("_")
+    return f"{name}_slash" if path.endswith("/") else name
 
 
 def _operation(route: Route) -> dict[str, Any]:

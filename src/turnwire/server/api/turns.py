@@ -1,23 +1,31 @@
-"""Turns: their snapshots and logs, stopping them, and the answers that they wait for. Their events are a stream."""
+"""Turns: their snapshots and logs, stopping them, the answers that they wait for, and feedback on them.
 
+The events of a turn are a stream, which `wires.sse_chat.routes` has.
+"""
+
+import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from turnwire.core.contracts import TurnFilter, TurnStatus
+from turnwire.core.codec import ascii_json, now_ms, time_text
+from turnwire.core.contracts import Annotation, TurnFilter, TurnStatus
 from turnwire.core.errors import SealNotFoundError
+from turnwire.core.metrics import FEEDBACK
 from turnwire.core.recording import encode_recording, record_turn, recorded_history
 from turnwire.core.runner import ForkRequest
 from turnwire.core.seals import root_of
+from turnwire.core.turns import TurnRecord
 from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
-from turnwire.server.api.feedback import turn_feedback
-from turnwire.server.messages import ApprovalBody, ForkBody, ReplyBody, ToolResultBody, check_key
+from turnwire.server.messages import ApprovalBody, FeedbackBody, ForkBody, ReplyBody, ToolResultBody, check_key
 from turnwire.server.services import Services
 from turnwire.server.turns import snapshot_json, turn_json, turn_state
 
 router = APIRouter(prefix="/v1/turns", tags=["turns"])
+feedback_router = APIRouter(tags=["feedback"])
 
 
 @router.get("", summary="List your turns, newest first")
@@ -149,3 +157,72 @@ async def _snapshot(services: Services, principal: str, turn_id: str) -> Json:
     record = await services.store.find_turn(principal, turn_id)
     state = await turn_state(services.store, record)
     return {**snapshot_json(record, state), "feedback": await turn_feedback(services, record)}
+
+
+# Feedback: a value and a note, stored beside the log, which stays as it ended
+
+
+@feedback_router.put("/v1/turns/{id}/feedback", summary="Rate a turn, with a note; a null value withdraws the rating")
+async def rate(services: ServicesDep, caller: Writing, id: PathId, body: FeedbackBody) -> Json:
+    record = await services.store.find_turn(caller.principal, id)
+    if body.value is None:
+        await services.store.remove_annotations("feedback", caller.principal, key=record.id)
+        return {"turn_id": record.id, "feedback": None}
+    annotation = Annotation(
+        kind="feedback",
+        key=record.id,
+        principal=record.principal,
+        at=now_ms(),
+        value=ascii_json({"value": body.value, "note": body.note}).decode("ascii"),
+        session_id=record.session_id,
+        turn_id=record.id,
+    )
+    await services.store.annotate(annotation)
+    FEEDBACK.add(body.value)
+    return {"turn_id": record.id, "feedback": _feedback_json(annotation)}
+
+
+@feedback_router.get(
+    "/v1/feedback", name="index", summary="Your feedback, newest turns first; everybody's for the scope `operate`"
+)
+async def list_feedback(
+    services: ServicesDep,
+    caller: Reading,
+    before: Annotated[str | None, Query(max_length=128, description="The last turn id of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Json:
+    principal = None if "operate" in caller.scopes else caller.principal
+    found = await services.store.list_annotations("feedback", principal, before=before, limit=limit + 1)
+    page = found[:limit]
+    return {
+        "feedback": [
+            {
+                "turn_id": annotation.turn_id,
+                "session_id": annotation.session_id,
+                "principal": annotation.principal,
+                **_feedback_json(annotation),
+            }
+            for annotation in page
+        ],
+        "next": page[-1].key if len(found) > limit else None,
+    }
+
+
+async def turn_feedback(services: Services, record: TurnRecord) -> Json | None:
+    """Return the feedback on a turn; None if there is none."""
+    annotation = await services.store.find_annotation("feedback", record.id)
+    return _feedback_json(annotation) if annotation is not None else None
+
+
+async def session_feedback(services: Services, turns: Sequence[TurnRecord]) -> dict[str, Json]:
+    """Return the feedback on turns of one session, by their ids."""
+    if not turns:
+        return {}
+    principal, session_id = turns[0].principal, turns[0].session_id
+    # The keys are turn ids, which grow with time: the feedback on the newest turns comes first.
+    found = await services.store.list_annotations("feedback", principal, session_id=session_id, limit=len(turns))
+    return {annotation.key: _feedback_json(annotation) for annotation in found}
+
+
+def _feedback_json(annotation: Annotation) -> Json:
+    return {**json.loads(annotation.value), "at": time_text(annotation.at)}

@@ -99,9 +99,7 @@ class TurnPump:
         self.has_ended = is_last
         readers = self._readers
         # The only reader needs no window while it keeps up.
-        if len(readers) == 1 and not self.frames and readers[0].take(frames, is_last):
-            self.base += len(frames)
-        else:
+        if self.frames or len(readers) != 1 or not readers[0].take(frames, is_last):
             self._add_to_window(frames)
         if self._created_at is not None:
             self._time_first_token(events)
@@ -194,18 +192,15 @@ class TurnReader:
 
     def take(self, frames: list[bytes], is_last: bool) -> bool:
         """Write new frames that continue at the reader's position. Return False if they must wait in the window."""
-        connection = self.connection
+        pump, connection = self.pump, self.connection
         if self._catching_up is not None or connection.is_blocked or connection.is_finished:
             return False
-        if self.position != self.pump.base or self.pump.wire.keeps_state:
+        if self.position != pump.base or pump.wire.keeps_state:
             return False
-        if len(frames) == 1:
-            body = frames[0]
-        elif sum(map(len, frames)) <= _WRITE_BYTES:
-            body = b"".join(frames)
-        else:
+        body = b"".join(frames)
+        if len(body) > _WRITE_BYTES:
             return False
-        self.position += len(frames)
+        self.position = pump.base = self.position + len(frames)
         connection.write(body, last=is_last)
         return True
 

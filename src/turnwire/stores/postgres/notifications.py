@@ -10,7 +10,8 @@ space. A process of an older version ignores them and reads.
 
 A commit is told only if another process watches the turn. `?<key>` says that a process watches a key, for a minute or
 until it says so again; `!` asks all processes to say what they watch. The writer of a turn answers the first `?` with a
-hint, because it has told no commit before.
+hint, because it has told no commit before. `~<turn id>` says that a process watches an unfinished turn no longer; one
+that still does answers with `?`.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ _MAX_ROWS = 200
 _REPEAT_SECONDS = 15.0
 _FORGET_SECONDS = 60.0
 _MAX_OWN_TURNS = 10_000
+_MAX_LEFT_TURNS = 10_000
 
 # The keys whose mark has changed: a turn's last position, or the number of a session's last turn.
 _CHANGED = """
@@ -176,15 +178,20 @@ def payloads(hints: Iterable[str]) -> list[str]:
 class WatchedKey:
     """A key with watchers. `mark` is what all of them know of, or None before any of them has read.
 
-    `is_own` is True if this process wrote the last commit that it knows of.
+    `is_own` is True if this process wrote the last commit that it knows of, `has_ended` if that ended a turn.
     """
 
-    __slots__ = ("count", "is_own", "mark")
+    __slots__ = ("count", "has_ended", "is_own", "mark")
 
     def __init__(self) -> None:
         self.count = 0
         self.is_own = False
+        self.has_ended = False
         self.mark: int | None = None
+
+    def publish(self, events: Sequence[LoggedEvent]) -> None:
+        """Note that the watchers are notified of these events."""
+        self.mark, self.has_ended = events[-1].position, events[-1].is_last
 
 
 class CommitNotifier:
@@ -198,6 +205,8 @@ class CommitNotifier:
         # The keys that other processes watch, with the time to forget them; the turns that this process has written to.
         self._elsewhere: dict[str, float] = {}
         self._own_turns: dict[str, None] = {}
+        # The unfinished turns that nobody watches any more, in the order in which the last watcher left.
+        self._left: dict[str, None] = {}
         self._repeat_at = 0.0
         self._dirty: set[str] = set()
         self._must_poll = False
@@ -222,6 +231,7 @@ class CommitNotifier:
         watched = self._watched.setdefault(key, WatchedKey())
         if not watched.count:
             self._send(f"?{key}")
+            self._left.pop(key, None)
         watched.count += 1
         self._interval = _POLL_SECONDS
         remove = self._watchers.add(key, wake)
@@ -236,8 +246,24 @@ class CommitNotifier:
             watched.count -= 1
             if watched.count == 0:
                 del self._watched[key]
+                if watched.mark is not None and not watched.has_ended:
+                    self._leave(key)
 
         return unwatch
+
+    def _leave(self, turn_id: str) -> None:
+        """Say that nobody watches an unfinished turn here any more."""
+        if self._hints is not None and self._hints.is_listening.is_set():
+            self._send(f"~{turn_id}")
+            self._note_left(turn_id)
+
+    def _note_left(self, turn_id: str) -> None:
+        self._left[turn_id] = None
+        if len(self._left) > _MAX_LEFT_TURNS:
+            del self._left[next(iter(self._left))]
+
+    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
+        return turn_id not in self._left
 
     def waits_at(self, turn_id: str, position: int) -> None:
         """Note that a reader has read up to this position, where the log ended, and may wait now."""
@@ -253,7 +279,8 @@ class CommitNotifier:
     def committed(self, turn_id: str, events: Sequence[LoggedEvent]) -> None:
         """Notify of events that this process has committed."""
         if (watched := self._watched.get(turn_id)) is not None:
-            watched.mark, watched.is_own = events[-1].position, True
+            watched.publish(events)
+            watched.is_own = True
             self._watchers.notify(turn_id, events)
         self._own_turns[turn_id] = None
         if len(self._own_turns) > _MAX_OWN_TURNS:
@@ -288,6 +315,9 @@ class CommitNotifier:
             if kind == "!":
                 self._send_watched()
                 continue
+            if kind == "~":
+                self._on_left(key)
+                continue
             if watched is None:
                 continue
             if kind != "+":
@@ -303,16 +333,24 @@ class CommitNotifier:
         if watched.mark is None or int(first) != watched.mark + 1:
             return False
         events = from_lines(lines.replace(_SPACE, " ").encode("ascii").split(b"\n"), int(first))
-        watched.mark = events[-1].position
+        watched.publish(events)
         self._watchers.notify(key, events)
         return True
 
     def _on_watch(self, key: str) -> None:
         """Note that another process watches a key."""
+        self._left.pop(key, None)
         is_new = key not in self._elsewhere
         self._elsewhere[key] = time.monotonic() + _FORGET_SECONDS
         if is_new and key in self._own_turns:
             self._send(f"+{key}")
+
+    def _on_left(self, turn_id: str) -> None:
+        """Note that another process has stopped to watch a turn."""
+        if turn_id in self._watched:
+            self._send(f"?{turn_id}")
+        else:
+            self._note_left(turn_id)
 
     def _send_watched(self) -> None:
         """Tell the other processes what is watched here and not written here."""
@@ -323,6 +361,7 @@ class CommitNotifier:
 
     def _on_listening(self) -> None:
         """Make up for the hints that were lost before."""
+        self._left.clear()
         self._send("!")
         self._send_watched()
         self._must_poll = True
@@ -408,7 +447,7 @@ class CommitNotifier:
                 self._watchers.notify(key, ())
                 continue
             events = events_from(rows, after)
-            watched.mark = events[-1].position
+            watched.publish(events)
             self._watchers.notify(key, events)
             if len(rows) == _MAX_ROWS:
                 self._dirty.add(key)

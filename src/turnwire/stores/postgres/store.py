@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 from turnwire.stores.postgres.admission import PostgresAdmission
-from turnwire.stores.postgres.annotations import PostgresAnnotations
 from turnwire.stores.postgres.blobs import PostgresBlobs
 from turnwire.stores.postgres.claims import PostgresClaims
 from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections
 from turnwire.stores.postgres.maintenance import PostgresMaintenance
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.queries import PostgresQueries
-from turnwire.stores.postgres.registry import PostgresRegistry
+from turnwire.stores.postgres.registry import PostgresAnnotations, PostgresRegistry
 from turnwire.stores.postgres.schema import open_database
 from turnwire.stores.postgres.writer import PostgresWriter
 
@@ -59,6 +58,7 @@ class PostgresStore:
 
         self.read = queries.read
         self.watch = notifier.watch
+        self.may_be_watched_elsewhere = notifier.may_be_watched_elsewhere
         self.append = writer.append
         self.journal = queries.journal
         self.seal = queries.seal

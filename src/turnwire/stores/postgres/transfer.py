@@ -13,10 +13,10 @@ from turnwire.core.files import Blob
 from turnwire.core.seals import make_seal
 from turnwire.core.turns import Session, TurnRecord
 from turnwire.stores.lines import SealedLogs, encode_seal, seal, state_from, to_entry_lines, to_lines
-from turnwire.stores.postgres.annotations import INSERT, column_values
 from turnwire.stores.postgres.blobs import add_blobs
 from turnwire.stores.postgres.claims import WORKERS
 from turnwire.stores.postgres.connections import DatabaseConnection, Row
+from turnwire.stores.postgres.registry import INSERT_ANNOTATION, annotation_values
 from turnwire.stores.postgres.rows import NOW, RECORD, TURN, UNFINISHED, comparable, folded, read_log, record_from
 from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.shared_database import SharedDatabase
@@ -173,7 +173,7 @@ class PostgresImport:
 
     async def take_annotations(self, annotations: Sequence[Annotation]) -> None:
         for annotation in annotations:
-            await self._connections.execute(f"{INSERT} DO NOTHING", *column_values(annotation))
+            await self._connections.execute(f"{INSERT_ANNOTATION} DO NOTHING", *annotation_values(annotation))
 
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None:
         query = """

@@ -56,9 +56,9 @@ def is_locked(folder: Path) -> bool:
 class Ballast:
     """A file that reserves room: when the disk is full, it is deleted so that running turns can be ended."""
 
-    def __init__(self, folder: Path, size: int = BALLAST_BYTES) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / BALLAST_NAME
-        self._size = size
+        self._size = BALLAST_BYTES
 
     def covers(self, turns: int) -> bool:
         """Return whether the room is meant for the ends of so many turns."""

@@ -128,7 +128,7 @@ def _delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -
 
 def erase_turns(connection: sqlite3.Connection, column: str, value: str) -> None:
     """Delete the turns with this value in a column, and all that belongs to them."""
-    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command", "blob_use"):
+    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command", "blob_use", "outbox"):
         connection.execute(f"DELETE FROM {table} WHERE turn IN (SELECT number FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM annotation WHERE turn_id IN (SELECT id FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM turn WHERE {column} = ?", (value,))

@@ -9,19 +9,18 @@ from turnwire.core.errors import StoreUnusableError
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import Leases
 from turnwire.stores.sqlite.admission import SqliteAdmission
-from turnwire.stores.sqlite.annotations import SqliteAnnotations
 from turnwire.stores.sqlite.blobs import SqliteBlobs
 from turnwire.stores.sqlite.claims import SqliteClaims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.maintenance import SqliteMaintenance
 from turnwire.stores.sqlite.queries import SqliteQueries
-from turnwire.stores.sqlite.registry import SqliteRegistry
+from turnwire.stores.sqlite.registry import SqliteAnnotations, SqliteRegistry
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader, open_writer
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _READERS = 2
-_COMMIT_INTERVAL = 0.002
+_COMMIT_INTERVAL = 0.005
 
 
 class SqliteStore:
@@ -115,6 +114,9 @@ class SqliteStore:
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss
+
+    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
+        return False
 
     async def open(self) -> None:
         try:

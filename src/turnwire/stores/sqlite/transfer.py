@@ -16,10 +16,10 @@ from turnwire.core.files import Blob
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
-from turnwire.stores.sqlite.annotations import ANNOTATION_COLUMNS, annotation_from
 from turnwire.stores.sqlite.blobs import list_blobs, read_blob
 from turnwire.stores.sqlite.disk import BALLAST_NAME
 from turnwire.stores.sqlite.queries import HISTORY, NEXT
+from turnwire.stores.sqlite.registry import ANNOTATION_COLUMNS, annotation_from
 from turnwire.stores.sqlite.rows import (
     SESSION_COLUMNS,
     TURN_COLUMNS,

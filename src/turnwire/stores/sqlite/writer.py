@@ -13,9 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core import metrics
@@ -32,24 +34,28 @@ from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 T = TypeVar("T")
 WRITE_CLAIM = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
 _ERASE_SECONDS = 1.0
+_MAX_ROWS = 64
+"""The most rows of one statement; the connection keeps as many statements prepared."""
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
-class SqliteAppend:
+class SqliteAppend(Struct, eq=False):
     """A request of one turn in a commit: one row of the journal, or 0 if it has no events.
 
     `claim` is written too if the turn's claim could not be. A `brief` ending leaves the folded state for later: on a
     full disk there is room for the end of every turn, but not for a copy of every answer.
     """
 
-    __slots__ = ("brief", "claim", "request", "row", "turn")
+    request: AppendRequest
+    turn: LiveTurn
+    row: int
+    brief: bool
+    claim: TurnRecord | None
 
-    def __init__(self, request: AppendRequest, turn: LiveTurn, row: int, *, brief: bool) -> None:
-        self.request = request
-        self.turn = turn
-        self.row = row
-        self.brief = brief
-        self.claim = turn.record if turn.has_unwritten_claim else None
+    @property
+    def writes_only_events(self) -> bool:
+        request = self.request
+        return not (self.claim or request.entries or request.ending or request.suspension or request.release)
 
 
 class SqliteCall:
@@ -167,7 +173,8 @@ class SqliteWriter:
             return None
         live.head.position = work.last_position
         live.head.ended = work.ending is not None
-        return SqliteAppend(work, live, self._turns.take_row() if work.events else 0, brief=self.is_full)
+        row = self._turns.take_row() if work.events else 0
+        return SqliteAppend(work, live, row, self.is_full, live.record if live.has_unwritten_claim else None)
 
     def _submit(self, group: Sequence[Work]) -> None:
         self._threads.submit(partial(self._commit_group, group))
@@ -221,17 +228,23 @@ class SqliteWriter:
             connection.execute(f"PRAGMA busy_timeout = {timeout}")
 
     def _commit(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
+        rows = [
+            (work.row, work.turn.number, work.request.events[-1].position, to_lines(work.request.events))
+            for work in group
+            if isinstance(work, SqliteAppend) and work.row
+        ]
+        rest = [work for work in group if not (isinstance(work, SqliteAppend) and work.writes_only_events)]
+        if not rest and 0 < len(rows) <= _MAX_ROWS:
+            _insert_rows(connection, rows)  # One statement is a transaction of its own.
+            return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            rows: list[tuple[int, int, int, bytes]] = []
             calls: list[tuple[int, bytes]] = []
-            for work in group:
+            for work in rest:
                 if isinstance(work, SqliteAppend):
-                    request, events = work.request, work.request.events
+                    request = work.request
                     if work.claim is not None:
                         connection.execute(WRITE_CLAIM, claim_values(work.claim, work.turn.number))
-                    if events:
-                        rows.append((work.row, work.turn.number, events[-1].position, to_lines(events)))
                     if request.entries:
                         calls.append((work.turn.number, to_entry_lines(request.entries)))
                     if request.ending is not None:
@@ -244,8 +257,8 @@ class SqliteWriter:
                         _write_release(connection, work.turn)
                 else:
                     _run_call(connection, work)
-            if rows:
-                connection.executemany("INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)", rows)
+            for start in range(0, len(rows), _MAX_ROWS):
+                _insert_rows(connection, rows[start : start + _MAX_ROWS])
             if calls:
                 connection.executemany("INSERT INTO recorded_call (turn, body) VALUES (?, ?)", calls)
             connection.execute("COMMIT")
@@ -316,6 +329,16 @@ class SqliteWriter:
                 work.settle(len(work.events), error)
             elif isinstance(work, SqliteCall) and not work.future.done():
                 work.future.set_exception(error)
+
+
+def _insert_rows(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, bytes]]) -> None:
+    """Insert rows with one statement: the interpreter's lock is released for each statement, and for each row of many.
+
+    To get it back, the writer's thread waits for the event loop.
+    """
+    places = ", ".join(["(?, ?, ?, ?)"] * len(rows))
+    query = f"INSERT INTO journal (id, turn, last_position, body) VALUES {places}"
+    connection.execute(query, list(chain.from_iterable(rows)))
 
 
 def _run_call(connection: sqlite3.Connection, call: SqliteCall) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from turnwire.core.errors import AgentError, ToolError, TurnwireError
-from turnwire.tools.declaration import NAME, Tool, UncheckedArguments
+from turnwire.tools.declaration import MAX_OUTPUT, NAME, Tool, UncheckedArguments
 from turnwire.tools.invocation import progress as report_progress
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class McpServer:
         prefix: str = "",
         timeout: float = 60.0,
         connect_timeout: float = 30.0,
-        max_output: int = 20_000,
+        max_output: int = MAX_OUTPUT,
         needs_approval: bool = False,
     ) -> None:
         if not NAME.fullmatch(name):

@@ -285,8 +285,6 @@ async def set_push(call: TaskCall, params: SetPushParams) -> dict[str, Any]:
     call.caller.needs("write")
     record = await call.find(params.task_id)
     check_address(params.config.url, call.services.settings.a2a_push_networks)
-    if record.phase == "ended":
-        raise A2aError(UNSUPPORTED, "the task has ended; nothing will be notified")
     return (await _add_push(call, record, params.config)).as_json(record.id)
 
 

@@ -107,6 +107,15 @@ class PushConfigs:
             )
         )
 
+    async def replace(self, record: TurnRecord, before: StoredConfig, after: StoredConfig | None) -> None:
+        """Write `after`, or remove the configuration if it is None, unless the client has changed it meanwhile."""
+        if before not in await self.list(record):
+            return
+        if after is None:
+            await self.remove(record, before.id)
+        else:
+            await self.write(record, after)
+
     async def list(self, record: TurnRecord) -> "list[StoredConfig]":
         found = await self._store.list_annotations(
             "a2a_push", record.principal, session_id=record.session_id, limit=_PAGE
@@ -226,20 +235,18 @@ class PushSender:
             failure = await self._post(record, config)
         if failure is None:
             metrics.WEBHOOKS.add("delivered")
-            if record.phase == "ended":
-                await self._configs.remove(record, config.id)
-            else:
-                await self._configs.write(record, replace(config, notified=record.last_position, attempts=0, due_at=0))
+            notified = replace(config, notified=record.last_position, attempts=0, due_at=0)
+            await self._configs.replace(record, config, None if record.phase == "ended" else notified)
         elif config.attempts + 1 >= self._settings.webhook_attempts:
             metrics.WEBHOOKS.add("given_up")
             logger.error("push notification of turn %s failed for the last time: %s", record.id, failure)
-            await self._configs.remove(record, config.id)
+            await self._configs.replace(record, config, None)
         else:
             metrics.WEBHOOKS.add("failed")
             logger.warning("push notification of turn %s failed and is retried: %s", record.id, failure)
             attempts = config.attempts + 1
             due_at = now_ms() + int(self._backoff.delay(attempts) * 1000)
-            await self._configs.write(record, replace(config, attempts=attempts, due_at=due_at))
+            await self._configs.replace(record, config, replace(config, attempts=attempts, due_at=due_at))
             self._retry_later(due_at)
 
     async def _post(self, record: TurnRecord, config: StoredConfig) -> str | None:

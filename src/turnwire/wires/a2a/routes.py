@@ -1,6 +1,7 @@
 """The routes of A2A: `/a2a/{agent}` speaks JSON-RPC, the paths below it are the REST binding, and agents have cards."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
 from typing import Any, cast
 
 import msgspec
@@ -93,9 +94,8 @@ async def rpc(request: Request, services: Services) -> Stream | None:
     except TurnwireError as error:
         await _respond(request, rpc_error(request_id, http_error(error)))
     except HttpError as error:
-        if error.status == 415:
-            raise
-        await _respond(request, rpc_error(request_id, error))
+        status = 415 if error.status == 415 else 200
+        await request.respond_json_bytes(status, rpc_error(request_id, error))
     else:
         if isinstance(result, Stream):
             return result
@@ -237,8 +237,12 @@ async def card(request: Request, services: Services) -> None:
 async def _send_card(request: Request, services: Services, name: str) -> None:
     needs_key = not services.auth.is_local_only
     body = ascii_json(agent_card(name, services.agents[name], request.base_url, services.version, needs_key=needs_key))
-    caching = (b"cache-control", f"private, max-age={_CARD_SECONDS}".encode())
-    await request.respond(200, body, [(b"content-type", b"application/json"), caching])
+    tag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
+    caching = [(b"cache-control", f"private, max-age={_CARD_SECONDS}".encode()), (b"etag", tag)]
+    if tag in request.headers.get(b"if-none-match", b""):
+        await request.respond(304, headers=caching)
+        return
+    await request.respond(200, body, [(b"content-type", b"application/json"), *caching])
 
 
 # The routes
@@ -281,27 +285,20 @@ def _card_route(path: str, endpoint: Endpoint, summary: str, *parameters: Parame
     )
 
 
+def _rpc_route(path: str, summary: str) -> Route:
+    content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+    responses: dict[str, dict[str, Any]] = {"200": {"description": "The response, or a stream", "content": content}}
+    return _route("POST", path, rpc, summary, _VERSION, _LAST_ID, body=JsonRpcRequest, responses=responses)
+
+
 def routes() -> list[Route]:
     base = f"{PREFIX}{{agent}}"
     configs = f"{base}/tasks/{{id}}/pushNotificationConfigs"
     return [
         _card_route(WELL_KNOWN, default_card, "The A2A card of the default agent"),
         _card_route(f"{base}{WELL_KNOWN}", card, "The A2A card of an agent", _AGENT),
-        _route(
-            "POST",
-            base,
-            rpc,
-            "An agent as an A2A agent: one JSON-RPC request of A2A 1.0 or 0.3",
-            _VERSION,
-            _LAST_ID,
-            body=JsonRpcRequest,
-            responses={
-                "200": {
-                    "description": "The response, or the stream of a task",
-                    "content": {"application/json": {}, "text/event-stream": {}},
-                }
-            },
-        ),
+        _rpc_route(base, "An agent as an A2A agent: one JSON-RPC request of A2A 1.0 or 0.3"),
+        _rpc_route(f"{base}/", "The same, for clients that end the address of an agent with a slash"),
         _route(
             "POST",
             f"{base}/message:send",

@@ -24,8 +24,7 @@ from turnwire.core.events import (
     QuestionEvent,
     ReplyEvent,
 )
-from turnwire.core.schemas import find_problem
-from turnwire.core.text_form import TextForm
+from turnwire.core.schemas import TextForm, find_problem
 from turnwire.core.turns import TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import parse_fields
@@ -256,7 +255,7 @@ class AcpAgent:
 
     async def _start(self, session: _OpenSession, params: PromptParams) -> tuple[str, Following]:
         cancels, before = session.cancels, await self._host.turns(session.id)
-        # Who writes on instead of deciding ends the wait.
+        # A new message instead of a decision ends the wait.
         on_busy: OnBusy = "interrupt" if before and before[-1].phase == "waiting" else "enqueue"
         turn_id = await self._host.start(session.id, params.message, params.attachments, session.agent, on_busy)
         following = self._follow(session, HostedTurn(turn_id, "queued", 0), None, is_prompt=True)

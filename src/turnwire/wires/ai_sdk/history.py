@@ -134,7 +134,8 @@ class _MessageWalk(EncodedWalk):
 async def chat_messages(services: Services, caller: Caller, name: str, wire: AiSdk, root: str) -> list[dict[str, Any]]:
     """Return the messages of the newest branch of a chat; `root` is the path where the app is mounted.
 
-    The answer of a turn that is queued or runs is left out: its stream brings it. Raises SessionNotFoundError.
+    The answer of the newest turn is left out while it is queued or runs: its stream brings it. One that runs before it
+    is there as far as it is. Raises SessionNotFoundError.
     """
     session = await services.store.find_session(caller.principal, name)
     turns = newest_branch(await services.store.list_turns(caller.principal, session_id=session.id, limit=_MAX_TURNS))
@@ -146,7 +147,8 @@ async def chat_messages(services: Services, caller: Caller, name: str, wire: AiS
         await asyncio.sleep(0)  # Other requests run between two turns, also on a store that never waits.
         parts = _question_parts(turn.session_id, turn.message, attached_files(turn.options), root)
         messages.append({"id": question_id(turn), "role": "user", "parts": parts})
-        if turn.phase in ("waiting", "ended") and (answer := await _answer(services, turn, wire)) is not None:
+        is_shown = turn.phase in ("waiting", "ended") or (turn.phase == "running" and turn is not turns[-1])
+        if is_shown and (answer := await _answer(services, turn, wire)) is not None:
             messages.append(answer)
     return messages
 

@@ -316,7 +316,7 @@ def routes() -> list[AnyRoute]:
             "GET",
             "/api/chat/{id}/messages",
             messages,
-            "The messages of a chat, without the answer that is being generated",
+            "The messages of a chat, without the newest answer while it is being generated",
             _TAG,
             [Parameter("id", "path", "The chat, by the client's id or by ours."), _VERSION],
             responses={

@@ -6,7 +6,7 @@ agent's history in a session without turns; in any other session its turns are.
 
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError
+from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
@@ -139,8 +139,7 @@ async def list_models(request: Request, services: Services) -> None:
 async def show_model(request: Request, services: Services) -> None:
     request.caller.needs("read")
     name = request.params["id"]
-    if name not in services.agents:
-        raise AgentNotFoundError(name)
+    agent_of(services, name)  # The name of the default agent is known in requests, and so here.
     await request.respond_json(200, _model(name))
 
 

@@ -108,6 +108,14 @@ async def list_input_items(request: Request, services: Services) -> None:
     await request.respond_json(200, _page(items, request.query))
 
 
+async def compact(request: Request, services: Services) -> None:
+    raise HttpError(404, "not_found", "responses are not compacted here: the agent decides what its model gets")
+
+
+async def count_input_tokens(request: Request, services: Services) -> None:
+    raise HttpError(404, "not_found", "tokens are not counted here: an agent may call several models; see `usage`")
+
+
 def _stream(
     request: Request, services: Services, record: TurnRecord, wire: OpenAIResponses, point: ResumePoint
 ) -> Stream:
@@ -294,5 +302,8 @@ def routes() -> list[AnyRoute]:
                 Parameter("limit", "query", "The largest number of items, 20 by default."),
             ],
         ),
+        # Without these, the paths would be those of responses.
+        _route("POST", "/v1/responses/compact", compact, "Not supported: a 404 that says so"),
+        _route("POST", "/v1/responses/input_tokens", count_input_tokens, "Not supported: a 404 that says so"),
         SocketRoute("/v1/responses", ResponseSocket),
     ]

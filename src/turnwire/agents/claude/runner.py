@@ -1,0 +1,162 @@
+"""The process of Claude Code that runs a turn, in a folder of its own."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, Message, project_key_for_directory, query
+from claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
+from msgspec import Struct
+
+from turnwire.agents.claude.events import ClaudeRun
+from turnwire.agents.claude.messages import Block, transcript
+from turnwire.agents.claude.tools import reporting
+from turnwire.models.errors import unreachable
+
+logger = logging.getLogger("turnwire.agents")
+
+# The server's own network and disk are left alone; an answer is streamed or fails, so that no text comes twice.
+_ENVIRONMENT = {
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+    "CLAUDE_CODE_DISABLE_REFUSAL_FALLBACK": "1",
+    "CLAUDE_CODE_DISABLE_REFUSAL_RETRY": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_BUG_COMMAND": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_TELEMETRY": "1",
+}
+_TIMEOUT = "API_TIMEOUT_MS"
+_MAX_UNREAD = 64
+
+
+class RunStart(Struct, frozen=True, kw_only=True):
+    """The input of a new process: the conversation, then a new message, a deferred call, or neither to go on."""
+
+    messages: list[dict[str, Any]]
+    prompt: list[Block] | None = None
+    deferred: Block | None = None
+
+
+async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: ClaudeRun) -> None:
+    """Run a process to its end, and let `run` read its messages. The process does not outlive this call."""
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="turnwire-claude-"))
+    ended = asyncio.Event()
+    token = reporting.set(run.report)
+    try:
+        prepared = _options(options, run, folder)
+        if start.messages:
+            session = uuid4()
+            await asyncio.to_thread(_write_transcript, prepared, session, start)
+            prepared = replace(prepared, resume=str(session))
+        await _read(ClaudeProcess(prepared, _prompt(start, ended)), run, prepared.env.get(_TIMEOUT))
+    finally:
+        reporting.reset(token)
+        ended.set()
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+class ClaudeProcess:
+    """A process of Claude Code, and its messages as the SDK reads them."""
+
+    def __init__(self, options: ClaudeAgentOptions, prompt: AsyncIterator[dict[str, Any]]) -> None:
+        # What the SDK adds itself, unless it is given a transport.
+        transported = replace(options, permission_prompt_tool_name="stdio")
+        self._transport: Any = SubprocessCLITransport(prompt=prompt, options=transported)
+        self._messages = query(prompt=prompt, options=options, transport=self._transport)
+        self._box: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._messages:
+                await self._box.put(message)
+        finally:
+            with suppress(asyncio.QueueFull):
+                self._box.put_nowait(None)
+
+    async def next_message(self) -> Message | None:
+        """Return the next message, or None at the end. Raises what the SDK raises."""
+        message = await self._box.get()
+        if message is None:
+            await self._reading
+        return message
+
+    async def close(self) -> None:
+        """Kill the process: the SDK would wait for seconds until it ends by itself."""
+        process = self._transport._process
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+        if not self._reading.cancelled() and (error := self._reading.exception()) is not None:
+            logger.debug("Claude Code was stopped: %r", error)
+
+
+async def _read(process: ClaudeProcess, run: ClaudeRun, timeout: str | None) -> None:
+    """Read messages to the result. Raise ModelError if a model call is silent for `timeout` milliseconds."""
+    seconds = int(timeout) / 1000 if timeout else None
+    try:
+        while not run.is_done:
+            async with asyncio.timeout(seconds if run.is_replying else None):
+                message = await process.next_message()
+            if message is None:
+                break
+            run.read(message)
+            await run.queue.wait_for_room()
+        run.finish()
+    except TimeoutError:
+        raise unreachable() from None
+    finally:
+        await process.close()
+
+
+def _options(options: ClaudeAgentOptions, run: ClaudeRun, folder: Path) -> ClaudeAgentOptions:
+    work, temporary = folder / "work", folder / "tmp"
+    for each in (work, temporary, folder / "config"):
+        each.mkdir()
+    defaults = {"CLAUDE_CONFIG_DIR": str(folder / "config"), "CLAUDE_CODE_TMPDIR": str(temporary)}
+    goes_on = {"CLAUDE_CODE_RESUME_INTERRUPTED_TURN": "1"}
+    hooks = {**(options.hooks or {})}
+    hooks["PreToolUse"] = [*(hooks.get("PreToolUse") or ()), HookMatcher(hooks=[run.before_tool])]
+    return replace(
+        options,
+        cwd=options.cwd or work,
+        env={**_ENVIRONMENT, **defaults, **goes_on, **options.env},
+        hooks=hooks,
+        can_use_tool=options.can_use_tool or run.decide,
+        include_partial_messages=True,
+        forward_subagent_text=True,
+        # The text of a user is no command, and names no file of the server.
+        verbatim_prompts=True,
+        setting_sources=options.setting_sources if options.setting_sources is not None else [],
+        strict_mcp_config=options.strict_mcp_config or options.setting_sources is None,
+        stderr=options.stderr or _log_line,
+    )
+
+
+def _log_line(line: str) -> None:
+    logger.debug("Claude Code: %s", line)
+
+
+def _write_transcript(options: ClaudeAgentOptions, session: UUID, start: RunStart) -> None:
+    folder = str(options.cwd)
+    path = Path(options.env["CLAUDE_CONFIG_DIR"], "projects", project_key_for_directory(folder), f"{session}.jsonl")
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"{line}\n" for line in transcript(session, folder, start.messages, start.deferred)))
+
+
+async def _prompt(start: RunStart, ended: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+    """Send the new message, and keep the input open while the process runs."""
+    if start.prompt is not None:
+        yield {"type": "user", "message": {"role": "user", "content": start.prompt}, "parent_tool_use_id": None}
+    await ended.wait()

@@ -1,0 +1,168 @@
+"""Our tools as an in-process MCP server of the SDK, and the calls of all such servers.
+
+options = ClaudeAgentOptions(mcp_servers={"tools": claude_tools([weather, delete_file])})
+"""
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, cast
+
+import mcp_types as types
+from claude_agent_sdk import ClaudeAgentOptions, McpSdkServerConfig
+from mcp import Client
+from mcp.server.lowlevel import Server
+
+from turnwire.tools import Tool, run_tool
+from turnwire.tools.declaration import Function, as_tool
+from turnwire.tools.invocation import ToolOutcome, running_call, running_call_id
+
+_CALL = "tools/call"
+_CALL_ID = "claudecode/toolUseId"
+_WRAPPED = "turnwire_wrapped"
+# Claude Code runs tools at the same time only if they are declared so. Turnwire asks for the approvals itself.
+_PARALLEL = types.ToolAnnotations(read_only_hint=True)
+
+Report = Callable[[str, ToolOutcome], Awaitable[None]]
+"""Writes the outcome of a call, by its id."""
+reporting: ContextVar[Report | None] = ContextVar("turnwire_claude_report", default=None)
+_outcomes: ContextVar[dict[str, ToolOutcome] | None] = ContextVar("turnwire_claude_outcomes", default=None)
+
+
+class ToolServer(Server[Any]):
+    """The in-process server of our tools."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        super().__init__("turnwire", on_list_tools=self._list, on_call_tool=self._call)
+        self.tools = {tool.name: tool for tool in tools}
+
+    async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
+        tools = [
+            types.Tool(
+                name=tool.name, description=tool.description, input_schema=tool.parameters, annotations=_PARALLEL
+            )
+            for tool in self.tools.values()
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        call_id = running_call_id() or ""
+        outcome = await run_tool(self.tools[params.name], params.arguments or {}, call_id=call_id)
+        if (outcomes := _outcomes.get()) is not None:
+            outcomes[call_id] = outcome
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=outcome.text)]
+        return types.CallToolResult(content=content, is_error=not outcome.success)
+
+
+def claude_tools(tools: Iterable[Tool | Function]) -> McpSdkServerConfig:
+    """Return a server for the SDK's `mcp_servers`, with tools that keep their limits, schema and `needs_approval`."""
+    server = ToolServer(map(as_tool, tools))
+    return McpSdkServerConfig(type="sdk", name="turnwire", instance=cast("Any", server))
+
+
+class InProcessTools:
+    """The in-process servers of some options. Their calls are reported when they end, each with its id."""
+
+    def __init__(self, options: ClaudeAgentOptions) -> None:
+        configs: dict[str, Any] = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}
+        # With this setting the SDK offers the tools of in-process servers by their own names.
+        has_prefix = not options.env.get("CLAUDE_AGENT_SDK_MCP_NO_PREFIX")
+        self._servers: dict[str, Any] = {
+            f"mcp__{name}__" if has_prefix else name: config["instance"]
+            for name, config in configs.items()
+            if config.get("type") == "sdk"
+        }
+        self._ours: dict[str, Tool] = {}
+        for prefix, server in self._servers.items():
+            _wrap(server)
+            if isinstance(server, ToolServer):
+                self._ours |= {f"{prefix}{name}" if has_prefix else name: tool for name, tool in server.tools.items()}
+        self._has_prefix = has_prefix
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self._ours.values())
+
+    def find(self, tool: str) -> Tool | None:
+        """Return our tool that the model calls by this name."""
+        return self._ours.get(tool)
+
+    def shown_name(self, tool: str) -> str:
+        """Return the name of a tool for the log: of ours, without the prefix of its server."""
+        ours = self._ours.get(tool)
+        return tool if ours is None else ours.name
+
+    def model_name(self, tool: str) -> str:
+        """Return the name of a tool for the model."""
+        return next((name for name, ours in self._ours.items() if ours.name == tool), tool)
+
+    async def server_of(self, tool: str) -> tuple[Any, str] | None:
+        """Return the in-process server that has a tool, and the tool's own name there, or None."""
+        for prefix, server in self._servers.items():
+            name = tool.removeprefix(prefix) if self._has_prefix else tool
+            if self._has_prefix and not tool.startswith(prefix):
+                continue
+            async with Client(server) as client:
+                if name in {each.name for each in (await client.list_tools()).tools}:
+                    return server, name
+        return None
+
+
+async def call_in_process(server: Any, call_id: str, name: str, args: dict[str, Any]) -> ToolOutcome:
+    """Call a tool of an in-process server as Claude Code would, and return its outcome after it is reported."""
+    outcomes: list[ToolOutcome] = []
+    report = reporting.get()
+
+    async def keep(of: str, outcome: ToolOutcome) -> None:
+        outcomes.append(outcome)
+        if report is not None:
+            await report(of, outcome)
+
+    token = reporting.set(keep)
+    try:
+        async with Client(server) as client:
+            await client.call_tool(name, args, meta=cast("Any", {_CALL_ID: call_id}))
+    finally:
+        reporting.reset(token)
+    return outcomes[0]
+
+
+def _wrap(server: Any) -> None:
+    """Report the calls of a server that are made in a turn."""
+    entry = server.get_request_handler(_CALL)
+    if entry is None or hasattr(entry.handler, _WRAPPED):
+        return
+    inner = entry.handler
+
+    async def call(context: Any, params: types.CallToolRequestParams) -> Any:
+        report, call_id = reporting.get(), str((params.meta or {}).get(_CALL_ID, ""))
+        if report is None:
+            return await inner(context, params)
+        began = time.perf_counter()
+        outcomes: dict[str, ToolOutcome] = {}
+        token = _outcomes.set(outcomes)
+        try:
+            with running_call(call_id):
+                result = await inner(context, params)
+        finally:
+            _outcomes.reset(token)
+        ms = round((time.perf_counter() - began) * 1000, 1)
+        await report(call_id, outcomes.get(call_id) or _outcome(result, ms))
+        return result
+
+    setattr(call, _WRAPPED, inner)
+    server.add_request_handler(_CALL, entry.params_type, call)
+
+
+def _outcome(result: types.CallToolResult, ms: float) -> ToolOutcome:
+    text = result_text([block.model_dump(mode="json", by_alias=True) for block in result.content])
+    return ToolOutcome(not result.is_error, text, text, ms)
+
+
+def result_text(content: Any) -> str:
+    """Return the text of a tool's result, in which other blocks are JSON."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    blocks = cast("list[dict[str, Any]]", content)
+    return "\n".join(block["text"] if block.get("type") == "text" else json.dumps(block) for block in blocks)

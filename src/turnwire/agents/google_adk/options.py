@@ -1,0 +1,68 @@
+"""A client's model options as the configuration of a request of the SDK.
+
+They are handed to Gemini alone: the SDK's models of other providers leave parts of the configuration out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.adk.agents import BaseAgent, LlmAgent
+from google.adk.models.apigee_llm import ApigeeLlm
+from google.adk.models.gemma_llm import Gemma
+from google.adk.models.google_llm import Gemini
+from google.adk.models.llm_request import LlmRequest
+from google.genai import types
+from pydantic import BaseModel
+
+from turnwire.core.model_options import OPTION_NAMES, ModelOptions, NamedTool
+
+_MODES = {
+    "none": types.FunctionCallingConfigMode.NONE,
+    "required": types.FunctionCallingConfigMode.ANY,
+}
+
+
+def possible_options(root: Any, agents: Sequence[BaseAgent]) -> list[str]:
+    """Return the model options that an agent can be run with. A workflow has no model that they could be meant for."""
+    if not isinstance(root, LlmAgent):
+        return []
+    if not all(_is_gemini(agent) for agent in agents if isinstance(agent, LlmAgent)):
+        return ["instructions"]
+    return [name for name in OPTION_NAMES if name != "response_format" or root.output_schema is None]
+
+
+def _is_gemini(agent: LlmAgent) -> bool:
+    try:
+        model = agent.canonical_model
+    except ValueError:
+        return False  # The SDK does not know the model's name, as the first turn will say.
+    # Those that use the class of Gemini for another API have no place for all of them.
+    return isinstance(model, Gemini) and not isinstance(model, ApigeeLlm | Gemma) and not model.use_interactions_api
+
+
+def add_to_request(options: ModelOptions, request: LlmRequest) -> None:
+    """Add the client's options to a request; its instructions follow the agent's."""
+    if options.instructions:
+        request.append_instructions([options.instructions])
+    choice, form = options.tool_choice, options.response_format
+    fields: dict[str, Any] = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_output_tokens": options.max_tokens,
+        "stop_sequences": list(options.stop) or None,
+    }
+    if choice is not None:
+        mode, names = (_MODES["required"], [choice.name]) if isinstance(choice, NamedTool) else (_MODES[choice], None)
+        calling = types.FunctionCallingConfig(mode=mode, allowed_function_names=names)
+        own = request.config.tool_config or types.ToolConfig()
+        fields["tool_config"] = own.model_copy(update={"function_calling_config": calling})
+    if form is not None:
+        fields |= {"response_mime_type": "application/json", "response_json_schema": form.schema}
+    added = {name: value for name, value in fields.items() if value is not None}
+    request.config = request.config.model_copy(update=added)
+
+
+def declared_schema(root: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of an agent's output type; None if it answers with text."""
+    output: Any = root.output_schema if isinstance(root, LlmAgent) else None
+    return output.model_json_schema() if isinstance(output, type) and issubclass(output, BaseModel) else None
