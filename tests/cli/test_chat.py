@@ -165,6 +165,19 @@ def test_text_typed_during_an_answer_is_shown_and_queued(tmp_path: Path) -> None
         assert typist.exit_code() == 0
 
 
+def test_ctrl_d_pressed_during_an_answer_leaves_after_it(tmp_path: Path) -> None:
+    write_agents(tmp_path)
+    with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
+        typist.see(PROMPT)
+        ask(typist, "Wait")
+        typist.see("Well,")
+        typist.type(CTRL_D)
+        typist.see("leaves after this answer")
+        ask(typist, "/stop")
+        assert typist.exit_code() == 0
+        assert "■ stopped" in typist.text
+
+
 def test_line_sent_during_an_answer_enters_it_and_a_queued_one_is_asked_next(tmp_path: Path) -> None:
     data = tmp_path / "data"
     agent = ("--agent", "listening")

@@ -41,6 +41,20 @@ async def test_keys_are_collected_without_echo_and_modes_are_restored(terminal: 
         assert keyboard.typed == ""
 
 
+async def test_ctrl_d_between_two_readers_reaches_the_second(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    before = flags(theirs)
+    with os.fdopen(os.dup(theirs), "r") as source:
+        keyboard = Keyboard(source)
+        with keyboard.unedited():
+            with keyboard.listening():
+                pass
+            os.write(ours, b"\x04")
+            with keyboard.listening():
+                await until(lambda: keyboard.end_pressed)
+        assert flags(theirs) == before
+
+
 async def test_keyboard_that_does_not_collect_leaves_input_for_the_shell(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     keys: list[str] = []

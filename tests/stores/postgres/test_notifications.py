@@ -73,7 +73,7 @@ class Reader:
                 await self._changed.wait()
 
 
-async def until_heard(store: PostgresStore, turn_id: str, holds: Callable[[], bool]) -> None:
+async def until_notified(store: PostgresStore, turn_id: str, holds: Callable[[], bool]) -> None:
     """Return when hints of another process have come; queries let time pass."""
     async with asyncio.timeout(BOUND):
         while not holds():
@@ -217,7 +217,7 @@ async def watched_elsewhere(store: PostgresStore, other: PostgresStore, turn_id:
     """Watch a turn in one process, and return when the other one knows."""
     await listening(store)
     watcher = Watcher(other, turn_id)
-    await until_heard(store, turn_id, lambda: turn_id in store._notifier._elsewhere)
+    await until_notified(store, turn_id, lambda: turn_id in store._notifier._elsewhere)
     return watcher
 
 
@@ -266,7 +266,7 @@ async def test_process_that_missed_hints_asks_what_the_others_watch(
     await watched_elsewhere(store, other, record.id)
     store._notifier._elsewhere.clear()
     store._notifier._on_listening()
-    await until_heard(store, record.id, lambda: record.id in store._notifier._elsewhere)
+    await until_notified(store, record.id, lambda: record.id in store._notifier._elsewhere)
 
 
 async def test_watch_that_is_not_repeated_is_forgotten(
@@ -294,10 +294,10 @@ async def test_unfinished_turn_is_unwatched_when_its_last_watcher_has_left(
     assert store.may_be_watched_elsewhere(record.id)
     await watch_and_leave(other, record.id)
     assert not other.may_be_watched_elsewhere(record.id)
-    await until_heard(store, record.id, lambda: not store.may_be_watched_elsewhere(record.id))
+    await until_notified(store, record.id, lambda: not store.may_be_watched_elsewhere(record.id))
     # A new watcher is heard of.
     other.watch(record.id, lambda _: None)
-    await until_heard(store, record.id, lambda: store.may_be_watched_elsewhere(record.id))
+    await until_notified(store, record.id, lambda: store.may_be_watched_elsewhere(record.id))
 
 
 async def test_process_that_still_watches_a_turn_says_so_when_another_one_leaves(
@@ -308,7 +308,7 @@ async def test_process_that_still_watches_a_turn_says_so_when_another_one_leaves
     record = await claimed(store)
     store.watch(record.id, lambda _: None)
     await watch_and_leave(other, record.id)
-    await until_heard(other, record.id, lambda: other.may_be_watched_elsewhere(record.id))
+    await until_notified(other, record.id, lambda: other.may_be_watched_elsewhere(record.id))
 
 
 async def test_process_that_missed_hints_does_not_know_who_watches(store: PostgresStore) -> None:

@@ -62,6 +62,10 @@ class Chat:
 
     async def run(self) -> None:
         """Run until the person leaves. Raise UserLeft if they leave during an answer."""
+        with self._keyboard.unedited():
+            await self._run()
+
+    async def _run(self) -> None:
         while True:
             try:
                 text = await self._next()
@@ -79,6 +83,8 @@ class Chat:
 
     async def _next(self) -> str:
         if not self._queued:
+            if self._keyboard.end_pressed:
+                raise EOFError
             return await self._prompt.read(self._keyboard.take())
         text = self._queued.pop(0)
         self._screen.print(Text.assemble(("› ", "bold cyan"), text))
@@ -122,12 +128,13 @@ class Chat:
         conversation = Conversation(self._host, view, keyboard)
         keyboard.on_change = view.type
         keyboard.on_line = lambda line: self._on_line(conversation, view, line)
+        keyboard.on_end = lambda: view.line("leaves after this answer; Ctrl-C stops it")
         self._screen.print(Text())
         try:
             with keyboard.listening():
                 await conversation.show(turn)
         finally:
-            keyboard.on_change = keyboard.on_line = keyboard.on_key = None
+            keyboard.on_change = keyboard.on_line = keyboard.on_end = keyboard.on_key = None
             self._session_id = conversation.presenter.session_id or self._session_id
         self._screen.print(Text())
 

@@ -1,7 +1,7 @@
 """Keyboard input while an answer streams.
 
 The terminal does not echo meanwhile; typed text is collected, shown by the view and handed to the next prompt. Ctrl-C
-stays a signal.
+stays a signal; Ctrl-D on an empty line is kept for the next prompt.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ import re
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TextIO
 
 # Arrow keys and the like, which only an editor would understand.
 _ESCAPES = re.compile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|O.|[^\\[O])")
-_BACKSPACE, _CLEAR = ("\x7f", "\x08"), "\x15"
+_BACKSPACE, _CLEAR, _END = ("\x7f", "\x08"), "\x15", "\x04"
 
 
 class Keyboard:
@@ -27,6 +28,9 @@ class Keyboard:
         """Called after every key, with the text typed so far."""
         self.on_line: Callable[[str], None] | None = None
         """Called with each line that Enter completes."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when Ctrl-D is pressed on an empty line."""
+        self.end_pressed = False
         self._on_key: Callable[[str], None] | None = None
         self._collects = collects
         self._engage: Callable[[bool], None] = lambda on: None
@@ -50,25 +54,36 @@ class Keyboard:
         self._engage(True)
 
     @contextmanager
+    def unedited(self) -> Generator[None]:
+        """Keep the terminal from editing lines inside the block, also between two readers, where it would take a
+        Ctrl-D for itself."""
+        termios = _termios(self._source)
+        if termios is None:
+            yield
+            return
+        descriptor = self._source.fileno()
+        before = termios.tcgetattr(descriptor)
+        _set_modes(termios, descriptor, off=termios.ECHO | termios.ICANON)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+    @contextmanager
     def listening(self) -> Generator[None]:
         """Read keys inside the block, if the input is a terminal."""
-        try:
-            import termios
-        except ImportError:
-            yield  # Windows: typed text waits for the next prompt.
-            return
-        if not self._source.isatty():
-            yield
+        termios = _termios(self._source)
+        if termios is None:
+            yield  # Typed text waits for the next prompt.
             return
         descriptor, loop = self._source.fileno(), asyncio.get_running_loop()
         before = termios.tcgetattr(descriptor)
 
         def engage(on: bool) -> None:
-            modes = termios.tcgetattr(descriptor)
-            modes[3] &= ~termios.ECHO
-            modes[3] = modes[3] & ~termios.ICANON if on else modes[3] | before[3] & termios.ICANON
-            # Drain instead of flush, which would drop text typed before.
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+            if on:
+                _set_modes(termios, descriptor, off=termios.ECHO | termios.ICANON)
+            else:
+                _set_modes(termios, descriptor, off=termios.ECHO, on=before[3] & termios.ICANON)
             if on:
                 loop.add_reader(descriptor, self._read, descriptor)
             else:
@@ -119,6 +134,10 @@ class Keyboard:
                 self.typed = self.typed[:-1]
             elif key == _CLEAR:
                 self.typed = ""
+            elif key == _END and not self.typed:
+                self.end_pressed = True
+                if self.on_end is not None:
+                    self.on_end()
             elif key.isprintable() or key == "\t":
                 self.typed += key
         if self.on_change is not None:
@@ -129,3 +148,19 @@ class Keyboard:
             self.typed = self.typed[:-1] + "\n"
         elif self.typed.strip() and self.on_line is not None:
             self.on_line(self.take())
+
+
+def _termios(source: TextIO) -> ModuleType | None:
+    """Return the module that sets the modes of a terminal, if the source is one. Windows has none."""
+    try:
+        import termios
+    except ImportError:
+        return None
+    return termios if source.isatty() else None
+
+
+def _set_modes(termios: ModuleType, descriptor: int, *, off: int, on: int = 0) -> None:
+    modes = termios.tcgetattr(descriptor)
+    modes[3] = modes[3] & ~off | on
+    # Drain instead of flush, which would drop text typed before.
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
