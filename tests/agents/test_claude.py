@@ -1,6 +1,7 @@
 """The parts of the Claude adapter that need no process; `scripts/test --all` runs Claude Code under the contracts."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import pytest
 from claude_agent_sdk import (
     AssistantMessage,
     ClaudeAgentOptions,
+    ProcessError,
     ResultMessage,
     StreamEvent,
     TextBlock,
@@ -20,8 +22,9 @@ from claude_agent_sdk import (
 from claude_agent_sdk import tool as sdk_tool
 
 from tests.scripted_model import calls, scripted_model
+from tests.serving import within
 from turnwire import tool
-from turnwire.agents.claude import ClaudeAgent, claude_tools
+from turnwire.agents.claude import ClaudeAgent, claude_tools, runner
 from turnwire.agents.claude.approvals import PermissionRules
 from turnwire.agents.claude.continuation import continue_turn
 from turnwire.agents.claude.events import ClaudeRun
@@ -236,6 +239,21 @@ async def test_continued_reply_runs_the_allowed_calls_before_it_waits_for_an_app
     (result,) = await events_of(run)
     assert isinstance(result, ToolResultEvent)
     assert result.call_id == "call_2"
+
+
+async def test_failure_after_as_many_messages_as_are_kept_unread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def messages(**options: Any) -> AsyncIterator[Any]:
+        for _ in range(runner._MAX_UNREAD):
+            yield streamed(type="ping")
+        raise ProcessError("Claude Code has failed")
+
+    monkeypatch.setattr(runner, "query", messages)
+    process = runner.ClaudeProcess(OPTIONS, messages())
+    for _ in range(runner._MAX_UNREAD):
+        assert await within(process.next_message()) is not None
+    with pytest.raises(ProcessError):
+        await within(process.next_message())
+    await process.close()
 
 
 def test_history_has_the_results_of_parallel_calls_in_one_message() -> None:

@@ -111,6 +111,25 @@ async def test_failed_request_and_redirect_are_retried(receiver: Receiver, tmp_p
     assert all(verify(call) for call in calls)
 
 
+async def test_unexpected_failure_of_the_outbox_does_not_end_the_deliveries(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turnwire = turnwire_with_webhooks(receiver, tmp_path)
+    take_due, failures = turnwire.store.take_due, [RuntimeError("no store at all")]
+
+    async def fail_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await take_due(*arguments)
+
+    monkeypatch.setattr(turnwire.store, "take_due", fail_once)
+    async with turnwire.lifespan():
+        turn_id = await ask(turnwire)
+        await receiver.count(1)
+    assert delivered_turns(receiver) == {turn_id}
+    assert "outbox could not be read" in caplog.text
+
+
 @pytest.mark.parametrize(("statuses", "attempts", "calls"), [([500, 500, 500, 500], 3, 3), ([410], 3, 1)])
 async def test_webhook_is_given_up_after_max_attempts_or_status_410(
     receiver: Receiver, tmp_path: Path, statuses: list[int], attempts: int, calls: int

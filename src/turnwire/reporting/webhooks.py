@@ -24,7 +24,7 @@ from turnwire.core import metrics
 from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import Notice, Store
-from turnwire.core.errors import NotFoundError, StoreError
+from turnwire.core.errors import NotFoundError
 from turnwire.core.follow import fold_log
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord, TurnState
@@ -91,7 +91,8 @@ class Webhooks:
             self._wake.clear()
             try:
                 await self._start_due()
-            except StoreError:
+            except Exception:
+                # Whatever it is, later webhooks must not be lost with it.
                 logger.exception("the webhook outbox could not be read and is retried")
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(_POLL_SECONDS, self._limits.retry)):
@@ -133,8 +134,8 @@ class Webhooks:
                 await self._store.put_off(record.id, now_ms() + int(delay * 1000), taken)
         except NotFoundError:
             pass  # The turn was erased meanwhile.
-        except StoreError:
-            logger.exception("the webhook outbox could not be written; turn %s is delivered again", record.id)
+        except Exception:
+            logger.exception("the webhook of turn %s could not be made or recorded; it is delivered again", record.id)
 
     async def _payload(self, record: TurnRecord) -> dict[str, Any] | None:
         """Return the payload for a turn; None if there is nothing to deliver any more."""

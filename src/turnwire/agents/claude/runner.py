@@ -79,9 +79,10 @@ class ClaudeProcess:
         try:
             async for message in self._messages:
                 await self._box.put(message)
-        finally:
-            with suppress(asyncio.QueueFull):
-                self._box.put_nowait(None)
+        except Exception:
+            await self._box.put(None)
+            raise
+        await self._box.put(None)
 
     async def next_message(self) -> Message | None:
         """Return the next message, or None at the end. Raises what the SDK raises."""
