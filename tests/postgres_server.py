@@ -24,6 +24,7 @@ from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.schema import migrate
 
 T = TypeVar("T")
+_PATIENCE = 120.0
 # What is committed outlives the server, as it must, but not the machine.
 _FAST = ("fsync=off", "full_page_writes=off")
 _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "autovacuum_naptime=600")
@@ -64,6 +65,10 @@ class PostgresServer:
         stop = f"trap '' INT TERM; read _; {_binaries() / 'pg_ctl'} -D {self.data} -s -m immediate stop"
         stop += f"; rm -rf {self.folder}"
         self._watchdog = subprocess.Popen(["sh", "-c", stop], stdin=subprocess.PIPE, **self._quietly())
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / ".s.PGSQL.5432"
 
     def start(self) -> None:
         self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-l", str(self.folder / "log"), "start", "-o", "-h ''")
@@ -113,6 +118,23 @@ class PostgresServer:
         if self._user is not None:
             quietly |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()}
         return quietly
+
+
+async def make_synchronous(primary: PostgresServer) -> None:
+    """Let the commits of a server wait for its standby from now on."""
+    await asyncio.to_thread(primary.configure, "synchronous_standby_names", "*")
+    await wait_for_answer(primary, "SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication")
+
+
+async def wait_for_answer(server: PostgresServer, query: str) -> None:
+    """Wait until a server answers a query with true."""
+    connection = await asyncpg.connect(server.url("postgres"))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while not await connection.fetchval(query):  # noqa: ASYNC110 - the database notifies nobody
+                await asyncio.sleep(0.02)
+    finally:
+        await connection.close()
 
 
 @cache

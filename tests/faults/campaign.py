@@ -78,6 +78,10 @@ async def restart_engine(cluster: Cluster, rng: random.Random) -> None:
     await cluster.restart_engine()
 
 
+async def fail_over(cluster: Cluster, rng: random.Random) -> None:
+    await cluster.fail_over(rng.uniform(0.2, 2))
+
+
 async def cut_clients(cluster: Cluster, rng: random.Random) -> None:
     if (front := _pick_node(cluster, rng).front) is not None:
         front.cut()
@@ -145,6 +149,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "swallow": (swallow, 2),
     "drip": (drip, 1),
     "restart_engine": (restart_engine, 3),
+    "fail_over": (fail_over, 1),
     "kill_backends": (kill_backends, 1),
     "cut_clients": (cut_clients, 1),
     "swallow_clients": (swallow_clients, 1),
@@ -156,7 +161,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
 }
 """Every fault with its weight."""
 _OF_STORES: dict[StoreName, set[str]] = {
-    "postgres": {"cut", "swallow", "drip", "restart_engine", "kill_backends"},
+    "postgres": {"cut", "swallow", "drip", "restart_engine", "fail_over", "kill_backends"},
     "sqlite": {"lock_database"},
 }
 

@@ -22,7 +22,7 @@ import asyncpg
 import httpx
 
 from tests.faults.proxy import FaultProxy, faulty
-from tests.postgres_server import PostgresServer, execute
+from tests.postgres_server import PostgresServer, execute, make_synchronous
 from turnwire.server.auth import ALL_SCOPES, KeyRing
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore
@@ -244,8 +244,8 @@ class Node(ServerProcess):
 class Cluster:
     """The database, the servers and the API keys of the users. `disk` is that of the database."""
 
-    def __init__(self, engine: PostgresServer | None, nodes: list[Node], keys: dict[str, str], disk: Path) -> None:
-        self._engine = engine
+    def __init__(self, engines: list[PostgresServer], nodes: list[Node], keys: dict[str, str], disk: Path) -> None:
+        self._engines = engines
         self.nodes = nodes
         self.keys = keys
         self.disk = disk
@@ -258,8 +258,8 @@ class Cluster:
 
     @property
     def engine(self) -> PostgresServer:
-        assert self._engine is not None, "the store is not PostgreSQL"
-        return self._engine
+        assert self._engines, "the store is not PostgreSQL"
+        return self._engines[-1]
 
     @property
     def can_fill_disk(self) -> bool:
@@ -281,6 +281,23 @@ class Cluster:
             await asyncio.to_thread(self.engine.start)
             self.away.append((since, time.monotonic()))
 
+    async def fail_over(self, seconds: float) -> None:
+        """Give the database a synchronous standby, lose it after a while, and let the standby take its place."""
+        async with self._restarting:
+            lost = self.engine
+            standby = await asyncio.to_thread(_new_engine, self.disk, lost)
+            self._engines.insert(0, standby)
+            await make_synchronous(lost)
+            await asyncio.sleep(seconds)
+            since = time.monotonic()
+            await asyncio.to_thread(lost.stop)
+            await asyncio.to_thread(standby.promote)
+            for node in self.nodes:
+                node.network.target = standby.socket
+            self._engines.remove(lost)
+            self.away.append((since, time.monotonic()))
+            await asyncio.to_thread(lost.remove)
+
     async def fill_disk(self, seconds: float) -> None:
         """Fill the database's own disk for a while."""
         assert self.can_fill_disk
@@ -292,9 +309,9 @@ class Cluster:
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(ballast.unlink, missing_ok=True)
-            engine = self._engine
-            if engine and not await asyncio.to_thread(lambda: engine.is_up):  # It stops if it cannot write its log.
-                await asyncio.to_thread(engine.start)
+            for engine in self._engines:
+                if not await asyncio.to_thread(lambda engine=engine: engine.is_up):  # It cannot write its log.
+                    await asyncio.to_thread(engine.start)
             self.away.append((since, time.monotonic()))
             self.full.append((since, time.monotonic()))
 
@@ -359,32 +376,38 @@ async def cluster(
             async with _sqlite_node(disk or folder, folder, old_source, has_clock) as servers:
                 yield servers
             return
-        engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
+        engines = [await asyncio.to_thread(_new_engine, disk or folder)]
         try:
-            async with _nodes(engine, count, folder, old_source, has_clock) as servers:
+            async with _nodes(engines, count, disk or folder, folder, old_source, has_clock) as servers:
                 yield servers
         finally:
-            await asyncio.to_thread(engine.remove)
+            for engine in engines:
+                await asyncio.to_thread(engine.remove)
+
+
+def _new_engine(disk: Path, primary: PostgresServer | None = None) -> PostgresServer:
+    """Start a database server on this disk; the standby of another one if a primary is named."""
+    return PostgresServer(*_ENGINE, folder=Path(tempfile.mkdtemp(prefix="engine-", dir=disk)), primary=primary)
 
 
 @asynccontextmanager
 async def _nodes(
-    engine: PostgresServer, count: int, folder: Path, old_source: Path | None, has_clock: bool
+    engines: list[PostgresServer], count: int, disk: Path, folder: Path, old_source: Path | None, has_clock: bool
 ) -> AsyncIterator[Cluster]:
+    (engine,) = engines
     database = await asyncio.to_thread(engine.new_database)
     keys = await _keys_of("postgres", engine.url(database), old_source)
     async with AsyncExitStack() as stack:
-        path = engine.folder / ".s.PGSQL.5432"
-        networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
+        networks = [await stack.enter_async_context(faulty(engine.socket)) for _ in range(count)]
         nodes = [Node(number, folder, (database, network)) for number, network in enumerate(networks)]
-        yield await _started(stack, Cluster(engine, nodes, keys, engine.folder), old_source, has_clock)
+        yield await _started(stack, Cluster(engines, nodes, keys, disk), old_source, has_clock)
 
 
 @asynccontextmanager
 async def _sqlite_node(disk: Path, folder: Path, old_source: Path | None, has_clock: bool) -> AsyncIterator[Cluster]:
     keys = await _keys_of("sqlite", str(disk / "data"), old_source)
     async with AsyncExitStack() as stack:
-        servers = Cluster(None, [Node(0, folder, disk / "data")], keys, disk)
+        servers = Cluster([], [Node(0, folder, disk / "data")], keys, disk)
         yield await _started(stack, servers, old_source, has_clock)
 
 

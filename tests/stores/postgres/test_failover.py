@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, make_synchronous, wait_for_answer
 from tests.serving import PATIENCE, Frame, Puppet, Served, quick_settings, serving, until, within
 from turnwire import Turnwire
 
@@ -28,26 +27,14 @@ class Pair:
 
     async def wait_for_standby(self) -> None:
         """Wait until the standby has everything."""
-        await self._wait_for("SELECT bool_or(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication")
-
-    async def make_synchronous(self) -> None:
-        await asyncio.to_thread(self.primary.configure, "synchronous_standby_names", "*")
-        await self._wait_for("SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication")
+        await wait_for_answer(
+            self.primary, "SELECT bool_or(replay_lsn = pg_current_wal_lsn()) FROM pg_stat_replication"
+        )
 
     async def cut_off_standby(self) -> None:
         """Let the standby get nothing more."""
         await asyncio.to_thread(self.standby.configure, "primary_conninfo", "")
-        await self._wait_for("SELECT count(*) = 0 FROM pg_stat_replication")
-
-    async def _wait_for(self, query: str) -> None:
-        """Wait until the primary answers a query with true."""
-        connection = await asyncpg.connect(self.primary.url("postgres"))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not await connection.fetchval(query):  # noqa: ASYNC110 - the database notifies nobody
-                    await asyncio.sleep(0.02)
-        finally:
-            await connection.close()
+        await wait_for_answer(self.primary, "SELECT count(*) = 0 FROM pg_stat_replication")
 
     async def fail_over(self) -> None:
         await asyncio.to_thread(self.primary.stop)
@@ -78,7 +65,7 @@ def seen(frames: list[Frame]) -> list[tuple[str | None, str | None]]:
 
 async def test_failover_to_a_synchronous_standby_loses_nothing_and_the_turn_goes_on(pair: Pair, tmp_path: Path) -> None:
     await pair.wait_for_standby()
-    await pair.make_synchronous()
+    await make_synchronous(pair.primary)
     puppet = Puppet()
     async with server_of(pair, puppet, tmp_path) as server:
         done_before = [await server.start(f"Question {number}", agent="default") for number in range(3)]
