@@ -20,6 +20,7 @@ from eval.beir import read_beir, read_corpus
 from eval.bench import measure_answers, measure_ranking, measure_refusals, sampled, shelf
 from eval.own import (
     BLIND,
+    FIFTH_BLIND,
     FOURTH_BLIND,
     HELD_OUT,
     NEWCOMERS,
@@ -65,7 +66,7 @@ async def _measure(options: argparse.Namespace) -> None:
 
 async def _own(options: argparse.Namespace) -> None:
     async with shelf(read_documents(), semantic=options.semantic, database_url=options.database_url) as filled:
-        for path in (QUESTIONS, NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND):
+        for path in (QUESTIONS, NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND, FIFTH_BLIND):
             name, questions = path.stem.replace("_", " "), read_own(path=path).questions
             answerable = [question for question in questions if question.gains]
             _show(f"{name}: ranking", await measure_ranking(filled, answerable))

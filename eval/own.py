@@ -9,7 +9,8 @@ people ask first, and a test checks that each is answered. The others only measu
 was seen: `held_out_questions.jsonl`, `blind_questions.jsonl` and `second_blind_questions.jsonl`, which were read
 since, and whose passages were drawn at random for the last two; `third_blind_questions.jsonl`, what people who
 evaluate, start and run Turnwire want to know, written from the table of contents; `fourth_blind_questions.jsonl`, the
-same, written from reading the guides.
+same, written from reading the guides; `fifth_blind_questions.jsonl`, what people who evaluate it, integrate it and run
+it type, written from the README, the table of contents and the list of commands before the answers were looked for.
 The questions in `cargo_questions.jsonl` and `rust_questions.jsonl` are the same for handbooks of another project: The
 Cargo Book, and the rustc and rustdoc books, which come with Rust as folders of HTML files and are not bundled here.
 """
@@ -30,6 +31,7 @@ BLIND = Path(__file__).parent / "blind_questions.jsonl"
 SECOND_BLIND = Path(__file__).parent / "second_blind_questions.jsonl"
 THIRD_BLIND = Path(__file__).parent / "third_blind_questions.jsonl"
 FOURTH_BLIND = Path(__file__).parent / "fourth_blind_questions.jsonl"
+FIFTH_BLIND = Path(__file__).parent / "fifth_blind_questions.jsonl"
 CARGO = Path(__file__).parent / "cargo_questions.jsonl"
 RUST = Path(__file__).parent / "rust_questions.jsonl"
 KINDS = ("answerable", "near_miss", "off_topic")

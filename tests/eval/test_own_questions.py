@@ -4,6 +4,7 @@ from collections import Counter
 
 from eval.own import (
     BLIND,
+    FIFTH_BLIND,
     FOURTH_BLIND,
     HELD_OUT,
     KINDS,
@@ -23,7 +24,7 @@ QUESTIONS = [
     *OWN,
     *(
         each
-        for path in (NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND)
+        for path in (NEWCOMERS, HELD_OUT, BLIND, SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND, FIFTH_BLIND)
         for each in read_questions(path)
     ),
 ]
