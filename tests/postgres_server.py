@@ -124,6 +124,8 @@ async def make_synchronous(primary: PostgresServer) -> None:
     """Let the commits of a server wait for its standby from now on."""
     await asyncio.to_thread(primary.configure, "synchronous_standby_names", "*")
     await wait_for_answer(primary, "SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication")
+    # Commits begin to wait when the checkpointer has read the option, which it does before a checkpoint.
+    await execute(primary.url("postgres"), "CHECKPOINT")
 
 
 async def wait_for_answer(server: PostgresServer, query: str) -> None:

@@ -330,12 +330,17 @@ class Cluster:
             self.full.append((since, time.monotonic()))
 
     async def kill_backends(self, part: float) -> None:
-        """Terminate this share of the database connections."""
+        """Terminate this share of the database connections; not beside a failover.
+
+        A commit whose connection is terminated while it waits for the standby is kept and shown without it: PostgreSQL
+        may lose it then.
+        """
         others = "pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         query = f"SELECT pg_terminate_backend(pid) FROM {others} AND random() < {part}"
-        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
-            async with asyncio.timeout(5):
-                await execute(self.engine.url("postgres"), query)
+        async with self._restarting:
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+                async with asyncio.timeout(5):
+                    await execute(self.engine.url("postgres"), query)
 
     async def wait_for_servers(self) -> None:
         """Wait until half of the servers are ready, but not for ever."""
