@@ -1,7 +1,7 @@
 """Relevance of blocks without a model: how well a block answers a question, and whether any of them does.
 
 Both are small logistic models over a few features of words and, where an embedder is there, of meaning. Their weights
-are constants that `python -m eval.fit` prints; it fits them to the questions in `eval/own_questions.jsonl`.
+are constants that `python -m eval.fit` prints; it fits them to questions in `eval/`.
 """
 
 import re
@@ -21,8 +21,9 @@ _MAX_PASSAGES = 16
 # all, because the block that says it in other words is not among the best.
 _MAX_COMPARED = 40
 _MAX_COMPARED_TEXT = 600
-# The logarithm of how much likelier the best block may be than one that is still shown.
-_MAX_GAP = 2.0
+# The logarithm of how much likelier the best block may be than one that is still shown. Beyond it, fewer than one in
+# twenty further blocks is the first that answers.
+_MAX_GAP = 2.5
 _MAX_OVERLAP = 0.7
 _JUDGED_BLOCKS = 5
 _HOW_TO = re.compile(
