@@ -306,7 +306,7 @@ def plain_line(raw: str) -> str:
 
 
 def _without_tags(text: str) -> str:
-    """Return a text without HTML tags and comments, except in code. An address in angle brackets stays, without them."""
+    """Return a text without HTML tags and comments, except in code. An address in angle brackets stays."""
     return _HTML_OR_CODE.sub(lambda match: match[1] or match[3] or "", text)
 
 
