@@ -1,12 +1,15 @@
 """Fit the weights of `turnwire.retrieval.relevance` to the bundled questions, and print them.
 
-python -m eval.fit
+python -m eval.fit                  both models
+python -m eval.fit --confidence     the confidence only, for the ranking as it is
 
 The ranking is a conditional logistic model: of the blocks of a question, those that hold the gold answer should weigh
-most. The confidence is a logistic model: answerable questions against those about something else. Questions in
-`held_out_questions.jsonl` are never used here.
+most. The confidence is a logistic model: answerable questions against those about something else; it needs no gold
+answers, so it can be fitted again when the documentation has grown. Both use `own_questions.jsonl` and
+`newcomer_questions.jsonl`, and no other questions.
 """
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 from typing import Any
@@ -32,13 +35,18 @@ _REFUSAL_COST = 2.0
 
 
 async def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="eval.fit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--confidence", action="store_true", help="keep the weights of the ranking")
+    keeps_ranking = parser.parse_args().confidence
     own = [read_own(path=path) for path in (QUESTIONS, NEWCOMERS)]
     questions = [question for collection in own for question in collection.questions]
     async with shelf(own[0].documents, semantic=True) as filled:
         for prefix, searcher in (("WORD", Searcher(filled.library)), ("MEANING", filled.searcher)):
             names = f"{prefix}_WEIGHTS", f"{prefix}_CONFIDENCE"
             rankings = [(question, await rank(searcher, question.text)) for question in questions]
-            weights = fit_ranking(rankings)
+            weights = getattr(relevance, names[0]) if keeps_ranking else fit_ranking(rankings)
             setattr(relevance, names[0], weights)
             # Ranked again, because the confidence depends on which block is the first.
             rankings = [(question, await rank(searcher, question.text)) for question in questions]

@@ -134,6 +134,7 @@ def test_row_of_a_table_and_item_of_a_long_list_are_not_widened() -> None:
         ("Read [the\nmanual](https://example.org/1) now.", "Read the manual now."),
         ("![A cup](cup.png) of tea", "A cup of tea"),
         ("<p>Tea <!-- hot --> is here</p>", "Tea is here"),
+        ("Open <http://127.0.0.1:8420>, then <b>wait</b>.", "Open http://127.0.0.1:8420, then wait."),
         ("Tea is hot [1], they say [2, 3].", "Tea is hot, they say."),
         ("Take `argv[1]` of [2] ``row[3]``.", "Take `argv[1]` of ``row[3]``."),
     ],

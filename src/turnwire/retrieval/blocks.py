@@ -36,7 +36,9 @@ _ITEM_MARK = re.compile(r"^[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+")
 _QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 # Bounded, because a hostile text could have thousands of marks without a second one.
-_HTML_OR_CODE = re.compile(r"((?<!`)(`+)(?!`).{1,2000}?(?<!`)\2(?!`))|<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL)
+_HTML_OR_CODE = re.compile(
+    r"((?<!`)(`+)(?!`).{1,2000}?(?<!`)\2(?!`))|<(https?://[^<>\s\[\]()`]+)>|<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL
+)
 _MARKER_OR_CODE = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
 _LETTER = re.compile(r"[^\W_]")
 _DIGIT = re.compile(r"\d")
@@ -304,8 +306,8 @@ def plain_line(raw: str) -> str:
 
 
 def _without_tags(text: str) -> str:
-    """Return a text without HTML tags and comments, except in code."""
-    return _HTML_OR_CODE.sub(lambda match: match[1] or "", text)
+    """Return a text without HTML tags and comments, except in code. An address in angle brackets stays."""
+    return _HTML_OR_CODE.sub(lambda match: match[1] or match[3] or "", text)
 
 
 def _without_markers(text: str) -> str:

@@ -1,7 +1,7 @@
 """Relevance of blocks without a model: how well a block answers a question, and whether any of them does.
 
 Both are small logistic models over a few features of words and, where an embedder is there, of meaning. Their weights
-are constants that `python -m eval.fit` prints; it fits them to the questions in `eval/own_questions.jsonl`.
+are constants that `python -m eval.fit` prints; it fits them to questions in `eval/`.
 """
 
 import re
@@ -21,8 +21,9 @@ _MAX_PASSAGES = 16
 # all, because the block that says it in other words is not among the best.
 _MAX_COMPARED = 40
 _MAX_COMPARED_TEXT = 600
-# The logarithm of how much likelier the best block may be than one that is still shown.
-_MAX_GAP = 2.0
+# The logarithm of how much likelier the best block may be than one that is still shown. Beyond it, fewer than one in
+# twenty further blocks is the first that answers.
+_MAX_GAP = 2.5
 _MAX_OVERLAP = 0.7
 _JUDGED_BLOCKS = 5
 _HOW_TO = re.compile(
@@ -254,20 +255,20 @@ MEANING_WEIGHTS: dict[str, float] = {
     "mean_similarity": 3.15,
 }
 WORD_CONFIDENCE: dict[str, float] = {
-    "constant": -2.02,
-    "coverage": 1.97,
-    "coverage_with_headings": 2.94,
-    "first_coverage": 0.62,
-    "definition": 0.57,
-    "terms": 0.41,
+    "constant": -2.65,
+    "coverage": 1.54,
+    "coverage_with_headings": 3.20,
+    "first_coverage": 1.48,
+    "definition": 0.53,
+    "terms": 0.58,
 }
 MEANING_CONFIDENCE: dict[str, float] = {
-    "constant": -3.01,
-    "coverage": 0.96,
-    "coverage_with_headings": 2.60,
-    "first_coverage": -0.23,
-    "definition": 0.60,
-    "terms": -0.52,
-    "similarity": 2.87,
-    "first_similarity": 3.08,
+    "constant": -3.36,
+    "coverage": 0.38,
+    "coverage_with_headings": 2.33,
+    "first_coverage": 1.19,
+    "definition": 0.53,
+    "terms": -0.34,
+    "similarity": 3.00,
+    "first_similarity": 2.61,
 }
