@@ -33,7 +33,7 @@ LEASE = 2.0
 START_SECONDS = 120.0
 _STALL_SECONDS = 0.6
 _DISK_MEGABYTES = 400
-_ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
+_ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on", "max_connections=150")
 ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "lease": LEASE,

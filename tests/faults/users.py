@@ -139,12 +139,14 @@ class SimulatedUsers:
                 await asyncio.sleep(self._rng.uniform(0.01, 0.1))
             if reader.is_whole and reader.ends_at_waits and not is_last:
                 # The answer may have ended because the turn waited for a person: a client reads it again then.
+                reader.is_whole = False
                 has_ended = (await self.call("GET", f"/v1/turns/{turn.turn_id}")).json()["phase"] == "ended"
                 # It may have waited unnoticed, if it was cancelled meanwhile.
                 if not has_ended or turn.has_waited or turn.agent == "asking":
                     is_last = has_ended
-                    reader.is_whole = False
                     reader.forget()
+                else:
+                    reader.is_whole = True
 
     async def stop(self, turn: StartedTurn) -> None:
         since = time.monotonic()
