@@ -138,9 +138,12 @@ class TurnWaits:
                     limit.reschedule(None)  # The time that others take is not the tool's.
                 await asyncio.get_running_loop().create_future()
         finally:
-            # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
-            if self._journal is not None and not self._journal.is_closed:
-                self._open = tuple(each for each in self._open if each is not event)
+            self._forget(event)
+
+    def _forget(self, event: Event) -> None:
+        # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
+        if self._journal is not None and not self._journal.is_closed:
+            self._open = tuple(each for each in self._open if each is not event)
 
     def check(self) -> None:
         """Call `on_idle` if the turn can be suspended now."""
