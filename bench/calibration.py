@@ -21,7 +21,7 @@ from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.postgres.writer import write_group
 
 _TOKEN = b'{"type":"token","content":"twelve chars"}'
-_SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
+SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
 """Turns in a commit, and events of each."""
 
 
@@ -32,7 +32,7 @@ async def calibrate(url: str, repeats: int, deliver: float = 0.0) -> Costs:
     await store.open()
     try:
         await store.renew("bench")
-        turns = [(await claimed_turn(store)).id for _ in range(max(turns for turns, _ in _SHAPES))]
+        turns = [(await claimed_turn(store)).id for _ in range(max(turns for turns, _ in SHAPES))]
         bench = _Bench(Connections(url, 1), turns)
         return await bench.costs(repeats, spoken, deliver)
     finally:
@@ -57,14 +57,14 @@ class _Bench:
             ours: list[Sequence[float]] = []
             theirs: list[Sequence[float]] = []
             waits: list[float] = []
-            for turns, each in _SHAPES:
+            for turns, each in SHAPES:
                 quick = await _spent(unflushed, lambda t=turns, e=each: self.commit(unflushed, t, e), repeats)
                 sure = await _spent(durable, lambda t=turns, e=each: self.commit(durable, t, e), repeats)
                 ours.append((1, turns * each, quick.ours))
                 theirs.append((1, turns, turns * each, quick.theirs))
                 waits.append(sure.clock - quick.clock)
-            group, encode = _fitted(ours)
-            commit, commit_turn, commit_event = _fitted(theirs)
+            group, encode = fitted(ours)
+            commit, commit_turn, commit_event = fitted(theirs)
             hint = await _spent(unflushed, lambda: _notify(unflushed), repeats)
             await listening.add_listener("turnwire-bench", lambda *_: None)
             heard = await _spent(unflushed, lambda: _notify(unflushed), repeats)
@@ -74,7 +74,7 @@ class _Bench:
                 spent = await _spent(following, lambda t=turns: self.look(following, t), repeats)
                 looks.append((1, turns, spent.theirs))
                 reads.append(spent.ours)
-            look, look_turn = _fitted(looks)
+            look, look_turn = fitted(looks)
             return Costs(
                 speak=spoken,
                 encode=encode,
@@ -134,7 +134,7 @@ async def _notify(connection: DatabaseConnection) -> None:
     await connection.execute("SELECT pg_notify('turnwire-bench', $1)", "+" + "x" * 4000)
 
 
-def _fitted(rows: Sequence[Sequence[float]]) -> list[float]:
+def fitted(rows: Sequence[Sequence[float]]) -> list[float]:
     """Fit non-negative weights that explain the last number of each row by the others, by relative error."""
     scaled = [[value / row[-1] for value in row[:-1]] for row in rows]
     weights = [0.0] * len(scaled[0])

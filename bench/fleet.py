@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import measure
-from bench.processes import Server, start
+from bench.processes import Server, shared_database, start
 from bench.servers import VARIANTS
 from tests.postgres_server import PostgresServer
 
@@ -41,8 +41,9 @@ class DatabaseCpu:
 
 
 @contextmanager
-def fleet(database: PostgresServer, running: int, reading: int = 0) -> Iterator[Fleet]:
+def fleet(running: int, reading: int = 0) -> Iterator[Fleet]:
     """Run servers that run turns, and servers that only have readers, on a new database."""
+    database = shared_database()
     url = database.url(database.new_database())
     with ExitStack() as stack:
         servers: list[Server] = []
@@ -54,7 +55,7 @@ def fleet(database: PostgresServer, running: int, reading: int = 0) -> Iterator[
             # On any core, because several processes on one core would wait for each other.
             server = start(VARIANTS["postgres"], data, None, **overrides)
             stack.callback(server.stop)
-            # One after another, because the first creates the tables.
-            server.wait_until_ready()
             servers.append(server)
+        for server in servers:
+            server.wait_until_ready()
         yield Fleet(servers, database)

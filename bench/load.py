@@ -1,16 +1,15 @@
 """The load client: it opens streams and reports their results.
 
-It runs in its own process, on its own core. It takes a `Job` as JSON in its argument and talks to
-the bench in lines: it writes `{"state": "ready"}`, then (for a job that holds) `{"state": "open"}`
-once every stream is open, and waits for a line after each; last comes `{"state": "done", …}`.
+It runs in its own process, on its own core, and reports its states to the bench: `ready`, then (for a job that holds)
+`open` once every stream is open, and waits for an answer after each; last comes `done`, with the result.
 """
 
 import asyncio
 import gc
-import json
-import sys
 import time
 from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
+from typing import Any
 
 import uvloop
 
@@ -24,8 +23,9 @@ OPENING_AT_ONCE = 128
 
 
 class Client:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, bench: "Connection[Any, Any]") -> None:
         self.job = job
+        self.bench = bench
         self.tally = Tally()
         self.shared = shared_buffer(job)
         self.opening = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -50,7 +50,7 @@ class Client:
     async def hold(self) -> float:
         """Open all streams, wait for the bench, and return when they were released."""
         scans = await asyncio.gather(*(self.open(n) for n in range(self.job.streams)))
-        await report_state("open", received_bytes=sum(scan.received for scan in scans))
+        await self.report_state("open", received_bytes=sum(scan.received for scan in scans))
         started = time.monotonic()
         if self.job.leave:
             self.tally.received_bytes = sum(scan.received for scan in scans)
@@ -63,7 +63,7 @@ class Client:
         return started
 
     async def run(self) -> None:
-        await report_state("ready")
+        await self.report_state("ready")
         started = time.monotonic()
         cpu = time.process_time()
         if self.job.hold:
@@ -79,13 +79,12 @@ class Client:
             "oldest_ms": max(self.tally.age_ms, default=0.0),
             "bad": self.tally.bad[:3],
         }
-        print(json.dumps({"state": "done"} | result), flush=True)
+        self.bench.send({"state": "done"} | result)
 
-
-async def report_state(state: str, **facts: int) -> None:
-    """Report a state to the bench and wait for its line."""
-    print(json.dumps({"state": state} | facts), flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
+    async def report_state(self, state: str, **facts: int) -> None:
+        """Report a state to the bench and wait for its answer."""
+        self.bench.send({"state": state} | facts)
+        await asyncio.to_thread(self.bench.recv)
 
 
 async def post(port: int, path: str) -> None:
@@ -96,15 +95,10 @@ async def post(port: int, path: str) -> None:
     writer.close()
 
 
-def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
+def run_client(job: Job, bench: "Connection[Any, Any]") -> None:
     if job.core is not None:
         measure.pin(job.core)
     measure.raise_open_files()
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Client(job).run())
-
-
-if __name__ == "__main__":
-    main()
+        runner.run(Client(job, bench).run())

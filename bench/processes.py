@@ -1,26 +1,34 @@
-"""The processes of a measurement: servers on one core, a client on another."""
+"""The processes of a measurement: servers on one core, a client on another.
+
+They are forks of one process that has imported everything, because half of a run would be imports otherwise.
+"""
 
 import http.client
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from bench import measure
 from bench.job import Job
+from bench.load import run_client
 from bench.servers import VARIANTS, Variant
+from bench.servers.process import serve
 from tests.postgres_server import PostgresServer
 
 START_SECONDS = 120
 SERVER_CORE, CLIENT_CORE = measure.cores()
+_FORKS = get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    ["bench.load", "bench.servers.process", "turnwire.app", "turnwire.server.app", "turnwire.stores.postgres"]
+)
 
 
 class BenchError(Exception):
@@ -33,13 +41,14 @@ class Server:
 
     variant: Variant
     port: int
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
+    pid: int
 
     def cpu_seconds(self) -> float:
-        return measure.cpu_seconds(self.process.pid)
+        return measure.cpu_seconds(self.pid)
 
     def resident_bytes(self) -> int:
-        return measure.resident_bytes(self.process.pid)
+        return measure.resident_bytes(self.pid)
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -64,11 +73,11 @@ class Server:
 
     def wait_until_ready(self) -> None:
         until = time.monotonic() + START_SECONDS
-        while self.process.poll() is None and time.monotonic() < until:
+        while self.process.is_alive() and time.monotonic() < until:
             try:
                 self.post("/bench/ready")
             except OSError:
-                time.sleep(0.05)
+                time.sleep(0.02)
             else:
                 return
         raise BenchError(f"the server {self.variant.name!r} did not start; see its output above")
@@ -76,7 +85,7 @@ class Server:
     def stop(self) -> None:
         # Killed, because a terminated server would wait for open streams.
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
 
 @cache
@@ -105,23 +114,20 @@ def serving(names: Iterable[str], **variables: str) -> Iterator[dict[str, Server
 
 def start(variant: Variant, data: Path, core: int | None = SERVER_CORE, **environment: str) -> Server:
     port = measure.free_port()
-    command = [sys.executable, "-m", "bench.servers", variant.name]
-    options = ["--port", str(port), "--data", str(data)]
-    if core is not None:
-        options += ["--core", str(core)]
-    return Server(variant, port, subprocess.Popen(command + options, env=os.environ | environment))
+    process = _FORKS.Process(target=serve, args=(variant.name, port, core, data, environment), daemon=True)
+    process.start()
+    assert process.pid is not None
+    return Server(variant, port, process, process.pid)
 
 
 class Load:
     """A client process that runs one job."""
 
     def __init__(self, job: Job) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.load", json.dumps(asdict(job))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._reports, remote = _FORKS.Pipe()
+        self._process = _FORKS.Process(target=run_client, args=(job, remote), daemon=True)
+        self._process.start()
+        remote.close()
         self._job = job
 
     def __enter__(self) -> "Load":
@@ -130,19 +136,19 @@ class Load:
 
     def __exit__(self, *raised: object) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.join()
+        self._reports.close()
 
     def proceed(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        self._reports.send(None)
 
     def reach(self, state: str) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        report: dict[str, Any] = json.loads(line) if line else {}
-        if report.get("state") != state:
-            raise BenchError(f"the client was to be {state!r} but sent {line!r} for {self._job}")
+        try:
+            report: dict[str, Any] = self._reports.recv()
+        except EOFError:
+            raise BenchError(f"the client ended before it was {state!r}, for {self._job}") from None
+        if report["state"] != state:
+            raise BenchError(f"the client was to be {state!r} but sent {report!r} for {self._job}")
         if report.get("bad"):
             raise BenchError(f"{self._job.path} on port {self._job.port}: {report['bad']}")
         return report

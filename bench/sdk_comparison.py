@@ -10,6 +10,7 @@ import asyncio
 import copy
 import gc
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -201,6 +202,8 @@ if __name__ == "__main__":
     for option in ("port", "core", "tokens", "turns", "repeats"):
         parser.add_argument(f"--{option}", type=int, required=True)
     options = parser.parse_args()
-    measure.pin(options.core)
     sdk = SDKS[options.sdk][1](f"http://127.0.0.1:{options.port}/v1")
+    print("loaded", flush=True)
+    sys.stdin.readline()  # Until the others have loaded too.
+    measure.pin(options.core)
     asyncio.run(COMPARISONS[options.what](sdk, options.tokens, options.turns, options.repeats))

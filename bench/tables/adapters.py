@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from bench import measure
 from bench.plan import Plan, record
@@ -30,17 +30,20 @@ def _table(name: str, title: str, ways: tuple[str, str]) -> Table:
 
 
 def compare(plan: Plan, what: str, table: Table, ways: tuple[str, str]) -> Table:
-    """Measure every SDK in two ways, which take turns."""
-    with model_server(plan.scale.tokens) as port:
-        for name, (label, _) in SDKS.items():
-            if plan.includes(table.name, label):
-                _compare_sdk(plan, table, (name, what), label, ways, port)
+    """Measure every SDK in two ways, which take turns, when all of them are loaded."""
+    labels = {name: label for name, (label, _) in SDKS.items() if plan.includes(table.name, label)}
+    with ExitStack() as stack:
+        port = stack.enter_context(model_server(plan.scale.tokens))
+        processes = {name: stack.enter_context(_sdk_process(plan, name, what, port)) for name in labels}
+        for name, process in processes.items():
+            _read(process, labels[name])
+        for name, process in processes.items():
+            _compare_sdk(plan, table, process, labels[name], ways)
     return table
 
 
-def _compare_sdk(
-    plan: Plan, table: Table, arguments: tuple[str, str], label: str, ways: tuple[str, str], port: int
-) -> None:
+@contextmanager
+def _sdk_process(plan: Plan, name: str, what: str, port: int) -> Iterator["subprocess.Popen[str]"]:
     scale = {
         "port": port,
         "core": SERVER_CORE,
@@ -49,14 +52,29 @@ def _compare_sdk(
         "repeats": plan.scale.repeats,
     }
     options = [part for key, value in scale.items() for part in (f"--{key}", str(value))]
-    command = [sys.executable, "-m", "bench.sdk_comparison", *arguments, *options]
-    yardstick = measure.Yardstick(SERVER_CORE)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
+    command = [sys.executable, "-m", "bench.sdk_comparison", name, what, *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _read(process: "subprocess.Popen[str]", label: str) -> str:
+    line = process.stdout.readline() if process.stdout else ""
+    if not line:
         raise BenchError(f"{label} could not be measured; see its output above")
+    return line
+
+
+def _compare_sdk(plan: Plan, table: Table, process: "subprocess.Popen[str]", label: str, ways: tuple[str, str]) -> None:
+    assert process.stdin is not None
+    yardstick = measure.Yardstick(SERVER_CORE)
+    process.stdin.write("\n")
+    process.stdin.flush()
     costs: dict[str, list[float]] = {way: [] for way in ways}
-    for line in done.stdout.splitlines():
-        sample = json.loads(line)
+    for _ in range(len(ways) * plan.scale.repeats):
+        sample = json.loads(_read(process, label))
         costs[sample["name"]].append(sample["us_per_token"])
     work = yardstick.result()
     for first, second in zip(*costs.values(), strict=True):

@@ -8,7 +8,6 @@ from bench.plan import Plan, Scale, record
 from bench.processes import Load, Server, serving
 from bench.results import Column, Sample, Table
 from bench.tables.idle import ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
-from tests.postgres_server import PostgresServer
 
 
 def crowd(plan: Plan) -> Table:
@@ -23,20 +22,16 @@ def crowd(plan: Plan) -> Table:
             Column("database_cpu_percent", "database's CPU, % of a core", 2),
         ),
     )
-    database = PostgresServer()
-    try:
-        for _ in range(plan.scale.start_repeats):
-            if plan.of("raw"):
-                # Half as many in one process, where a stream costs the same.
-                with serving(["raw"]) as servers:
-                    record(table, ONE_TURN, "raw", rest(servers["raw"], plan.scale, own_turns))
-            with fleet(database, 2) as several:
-                watching = several.database_cpu()
-                sample = rest_over(several.servers, plan.scale)
-                sample["database_cpu_percent"] = 100 * watching.seconds() / sample["seconds"]
-                record(table, ONE_TURN, "two", sample)
-    finally:
-        database.remove()
+    for _ in range(plan.scale.start_repeats):
+        if plan.of("raw"):
+            # Half as many in one process, where a stream costs the same.
+            with serving(["raw"]) as servers:
+                record(table, ONE_TURN, "raw", rest(servers["raw"], plan.scale, own_turns))
+        with fleet(2) as several:
+            watching = several.database_cpu()
+            sample = rest_over(several.servers, plan.scale)
+            sample["database_cpu_percent"] = 100 * watching.seconds() / sample["seconds"]
+            record(table, ONE_TURN, "two", sample)
     return table
 
 

@@ -7,10 +7,10 @@ import asyncio
 
 from bench.calibration import calibrate
 from bench.plan import RATE, Plan, record
+from bench.processes import shared_database
 from bench.results import Column, Table
 from bench.simulation import Cluster, Costs, Outcome, at_full_speed
 from bench.store_load import TURNS, write_all_turns
-from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
 REPEATS_OF_A_SHAPE = 30
@@ -27,17 +27,14 @@ def scale(plan: Plan) -> Table:
             *(Column(name, f"{name} µs", 1) for name in Costs.__annotations__),
         ),
     )
-    database = PostgresServer()
-    try:
-        for _ in range(plan.scale.repeats):
-            costs = asyncio.run(calibrate(database.url(database.new_database()), REPEATS_OF_A_SHAPE))
-            store = PostgresStore(database.url(database.new_database()))
-            record(table, f"{TURNS} turns", "postgres", asyncio.run(write_all_turns(store, plan.scale.tokens)))
-            outcome = predicted(costs)
-            prediction = {"events_per_second": outcome.events_per_second, "us_per_event": outcome.worker_us}
-            record(table, f"{TURNS} turns", "simulation", prediction | vars(costs))
-    finally:
-        database.remove()
+    database = shared_database()
+    for _ in range(plan.scale.repeats):
+        costs = asyncio.run(calibrate(database.url(database.new_database()), REPEATS_OF_A_SHAPE))
+        store = PostgresStore(database.url(database.new_database()))
+        record(table, f"{TURNS} turns", "postgres", asyncio.run(write_all_turns(store, plan.scale.tokens)))
+        outcome = predicted(costs)
+        prediction = {"events_per_second": outcome.events_per_second, "us_per_event": outcome.worker_us}
+        record(table, f"{TURNS} turns", "simulation", prediction | vars(costs))
     return table
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.plan import RATE, Plan, record
+from bench.processes import shared_database
 from bench.results import Column, Table
 from bench.store_load import TURNS, write_all_turns
-from tests.postgres_server import PostgresServer
 from turnwire.core.contracts import Store
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
@@ -28,23 +28,18 @@ def stores(plan: Plan) -> Table:
         subject="store",
     )
     names = plan.of("memory", "sqlite", "postgres")
-    server = PostgresServer() if "postgres" in names else None
-    try:
-        for _ in range(plan.scale.repeats):
-            for name in names:
-                with TemporaryDirectory(prefix="bench-") as folder:
-                    store = _store(name, Path(folder), server)
-                    record(table, f"{TURNS} turns", name, asyncio.run(write_all_turns(store, plan.scale.tokens)))
-    finally:
-        if server is not None:
-            server.remove()
+    for _ in range(plan.scale.repeats):
+        for name in names:
+            with TemporaryDirectory(prefix="bench-") as folder:
+                store = _store(name, Path(folder))
+                record(table, f"{TURNS} turns", name, asyncio.run(write_all_turns(store, plan.scale.tokens)))
     return table
 
 
-def _store(name: str, folder: Path, server: PostgresServer | None) -> Store:
+def _store(name: str, folder: Path) -> Store:
     if name == "memory":
         return MemoryStore()
     if name == "sqlite":
         return SqliteStore(folder)
-    assert server is not None
-    return PostgresStore(server.url(server.new_database()))
+    database = shared_database()
+    return PostgresStore(database.url(database.new_database()))

@@ -12,7 +12,6 @@ from bench.plan import CLIENT, P50, P95, P99, Plan, record
 from bench.processes import SERVER_CORE, Load, Server, serving
 from bench.results import Column, Sample, Table
 from bench.sources import STEADY_PER_SECOND, Order
-from tests.postgres_server import PostgresServer
 
 TURNS = 200
 # Half as many too, so that each of two workers has the load of one.
@@ -38,20 +37,16 @@ def workers(plan: Plan) -> Table:
         ),
     )
     tokens = plan.scale.steady_tokens
-    database = PostgresServer()
-    try:
-        for _ in range(plan.scale.start_repeats):
-            for turns, names in CASES.items():
-                case = f"{turns} turns × {STEADY_PER_SECOND}/s"
-                for name in plan.of(*names) if plan.includes("workers", case) else ():
-                    if name == "sqlite":
-                        with serving([name]) as servers:
-                            record(table, case, name, follow([(servers[name], servers[name])], turns, tokens))
-                    else:
-                        with fleet(database, *PROCESSES[name]) as several:
-                            record(table, case, name, follow(pairs(several, name), turns, tokens, several))
-    finally:
-        database.remove()
+    for _ in range(plan.scale.start_repeats):
+        for turns, names in CASES.items():
+            case = f"{turns} turns × {STEADY_PER_SECOND}/s"
+            for name in plan.of(*names) if plan.includes("workers", case) else ():
+                if name == "sqlite":
+                    with serving([name]) as servers:
+                        record(table, case, name, follow([(servers[name], servers[name])], turns, tokens))
+                else:
+                    with fleet(*PROCESSES[name]) as several:
+                        record(table, case, name, follow(pairs(several, name), turns, tokens, several))
     return table
 
 

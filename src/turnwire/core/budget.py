@@ -97,12 +97,14 @@ class UsageMeter:
     only when it continues.
     """
 
+    __slots__ = ("_budget", "_max_steps", "_principal", "_searches", "_spending", "_steps", "is_spent")
+
     def __init__(self, record: TurnRecord, max_steps: int, spending: Spending) -> None:
         self.is_spent = False
         self._principal = record.principal
         self._max_steps = max_steps
         self._steps = 0
-        self._searches: list[str] = []
+        self._searches: tuple[str, ...] = ()
         self._spending = spending
         self._budget: Budget | None = None
 
@@ -126,7 +128,7 @@ class UsageMeter:
             case ToolCallEvent():
                 self._step()
             case SearchEvent() if event.step_id not in self._searches:
-                self._searches.append(event.step_id)
+                self._searches += (event.step_id,)
                 self._step()
             case _:
                 pass

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec.structs import replace
@@ -113,16 +114,50 @@ _NOT_REPEATED = (
     ApprovalResponseEvent,
 )
 _STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
+_FINAL = (ExecutionState.ENDED, ExecutionState.SUSPENDED, ExecutionState.RELEASED, ExecutionState.ABANDONED)
 _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
 # Between attempts to read the log at the start of a turn, and to write its end.
 _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 # After so many failures that are no errors of the store, the log itself is the problem.
 _MAX_UNREADABLE = 6
 _NO_RECORDING = Recording()  # Of an agent without a journal.
+_NO_DECISIONS: Mapping[str, Decision] = MappingProxyType({})
 
 
 class Execution:
-    """Runs one turn in one task."""
+    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need."""
+
+    __slots__ = (
+        "__weakref__",
+        "_agent",
+        "_checkpoint",
+        "_deadline",
+        "_decisions",
+        "_files",
+        "_finished",
+        "_forced_end",
+        "_history_source",
+        "_inputs",
+        "_journal",
+        "_limits",
+        "_log",
+        "_logged",
+        "_meter",
+        "_on_finished",
+        "_record",
+        "_recording",
+        "_releases_after_step",
+        "_response",
+        "_resumed_calls",
+        "_stop",
+        "_stop_timer",
+        "_store",
+        "_task",
+        "_waiting_calls",
+        "_waits",
+        "state",
+        "turn_id",
+    )
 
     def __init__(
         self,
@@ -136,7 +171,8 @@ class Execution:
     ) -> None:
         self.turn_id = record.id
         self.state = ExecutionState.STARTING
-        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Only if somebody waits for the end.
+        self._finished: asyncio.Future[None] | None = None
         self._store = store
         self._agent = agent
         self._record = record
@@ -147,7 +183,7 @@ class Execution:
         self._log = TurnLog(store, record, limits, self._on_store_failure)
         self._inputs = TurnInputs(store, record, self._log, limits)
         self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
-        self._waiting_calls: list[JournalEntry] = []
+        self._waiting_calls: Sequence[JournalEntry] = ()
         self._checkpoint = b""
         self._files = TurnFiles(store, record.session_id)
         self._task: asyncio.Task[None] | None = None
@@ -155,12 +191,12 @@ class Execution:
         self._releases_after_step = False
         self._response: ResponseEvent | None = None
         # Calls that are in the log already, and that the agent will yield again.
-        self._decisions: dict[str, Decision] = {}
-        self._resumed_calls: list[Event] = []
+        self._decisions: Mapping[str, Decision] = _NO_DECISIONS
+        self._resumed_calls: list[Event] | None = None
         # Only for an agent with a journal, which yields the events before a restart again: those that are in the log.
         self._journal: TurnJournal | None = None
         self._recording = _NO_RECORDING
-        self._logged: dict[bytes, int] = {}
+        self._logged: dict[bytes, int] | None = None
         self._deadline: float | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._forced_end: asyncio.Task[None] | None = None
@@ -175,13 +211,20 @@ class Execution:
         """Return True if the turn is not over: it waits for a person or for another worker."""
         return self.state in (ExecutionState.SUSPENDED, ExecutionState.RELEASED)
 
+    @property
+    def _is_finished(self) -> bool:
+        return self.state in _FINAL
+
     def start(self) -> asyncio.Task[None]:
         self._task = asyncio.create_task(self._run(), name=f"turn {self.turn_id}")
         return self._task
 
     async def wait(self) -> None:
         """Wait for a final state. The agent may still run then, if it did not stop."""
-        await asyncio.shield(self._finished)
+        if not self._is_finished:
+            if self._finished is None:
+                self._finished = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._finished)
 
     # Requests from outside the task, and the transitions they cause
 
@@ -219,9 +262,10 @@ class Execution:
     def _finish(self, state: ExecutionState) -> None:
         if self._stop_timer is not None:
             self._stop_timer.cancel()
-        if not self._finished.done():
+        if not self._is_finished:
             self.state = state
-            self._finished.set_result(None)
+            if self._finished is not None and not self._finished.done():
+                self._finished.set_result(None)
             self._on_finished(self)
             # These refer to the execution; without them it is freed as soon as its task has ended.
             self._task = self._journal = self._inputs.journal = None
@@ -254,7 +298,7 @@ class Execution:
     async def _restore_log(self) -> None:
         """Read the log, however often it takes: this worker owns the turn, so nobody else would run or end it."""
         failures = unreadable = 0
-        while not self._finished.done():
+        while not self._is_finished:
             try:
                 return await self._log.restore()
             except TurnNotFoundError:
@@ -291,23 +335,18 @@ class Execution:
         approval: WaitForApproval | None = None
         try:
             try:
-                await self._call_agent(agent)
+                await self._write_answer(agent)
             except Exception as error:
                 if isinstance(error, WaitForApproval) or not self._continues_diverged(agent):
                     raise
                 await self._begin_again(agent)
-                await self._call_agent(agent)
+                await self._write_answer(agent)
         except WaitForApproval as raised:
             approval = raised
         finally:
             self._deadline = None
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
-
-    async def _call_agent(self, agent: Agent) -> None:
-        await self._write_answer(agent.answer(await self._make_turn(agent)))
-        if self._journal is not None and self.state is ExecutionState.RUNNING:
-            self._journal.check_complete()
 
     def _continues_diverged(self, agent: Agent) -> bool:
         has_diverged = self._journal is not None and self._journal.divergence is not None
@@ -323,7 +362,7 @@ class Execution:
         log.append(RestartEvent(log.fold.border, "diverged"))
         log.append(StatusEvent(BEGUN_AGAIN))
         self._recording = journal.begin_again()
-        self._logged.clear()
+        self._logged = None
         self._set_journal(agent)
 
     def _set_journal(self, agent: Agent) -> None:
@@ -354,13 +393,15 @@ class Execution:
     async def _read_segment(self, journal: TurnJournal) -> None:
         """Note the events that the agent need not write again, and the void ones that came out of its tools."""
         fold, void = self._log.fold, list[LoggedEvent]()
+        counts: dict[bytes, int] = {}
         async for events in read_all(self._store, self.turn_id, self._recording.base):
             for logged in events:
                 if fold.is_void(logged.position):
                     void.append(logged)
                 elif not self._is_not_repeated(logged.event):
                     body = _comparable(logged.event)
-                    self._logged[body] = self._logged.get(body, 0) + 1
+                    counts[body] = counts.get(body, 0) + 1
+        self._logged = counts
         journal.void_outputs = void_outputs(void, self._recording, fold)
 
     def _hands_over(self) -> bool:
@@ -386,7 +427,7 @@ class Execution:
     async def _suspend_waiting(self) -> Literal["waiting"]:
         """Commit what the agent waits for and the suspension in one step: what is asked can always be answered."""
         log = self._log
-        if not self._finished.done():
+        if not self._is_finished:
             log.reopen()
         for event in list(self._waits.events()):
             self._meter.note(event)
@@ -501,8 +542,9 @@ class Execution:
 
     # The agent's output
 
-    async def _write_answer(self, answer: AsyncIterator[Event | str]) -> None:
-        # This loop is the path of every token.
+    async def _write_answer(self, agent: Agent) -> None:
+        """Run the agent and write what it yields. The loop is the path of every token."""
+        answer = agent.answer(await self._make_turn(agent))
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
         repeated = self._journal if self._journal is not None and self._journal.repeats_text else None
         append_token = log.append_token
@@ -522,6 +564,8 @@ class Execution:
         finally:
             if isinstance(answer, AsyncGenerator):
                 await answer.aclose()
+        if self._journal is not None and self.state is running:
+            self._journal.check_complete()
 
     def _write(self, event: Event) -> None:
         log = self._log
@@ -530,7 +574,7 @@ class Execution:
                 self._meter.note(each)
                 log.append(each)
             return
-        if self._logged and self._is_logged(event):
+        if self._logged and self._is_logged(event, self._logged):
             return
         match event:
             case ResponseEvent():
@@ -567,14 +611,14 @@ class Execution:
         # An agent with a journal is stopped before its next call instead.
         return not unfinished_calls(self._log.fold)
 
-    def _is_logged(self, event: Event) -> bool:
+    def _is_logged(self, event: Event, counts: dict[bytes, int]) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
         if self._is_not_repeated(event):
             return False
         body = _comparable(encode_event(event)[0])
-        if not (count := self._logged.get(body, 0)):
+        if not (count := counts.get(body, 0)):
             return False
-        self._logged[body] = count - 1
+        counts[body] = count - 1
         return True
 
     def _is_not_repeated(self, event: Event) -> bool:
@@ -617,7 +661,7 @@ class Execution:
     # The end
 
     async def _end(self, error: BaseException | None = None) -> None:
-        if self._finished.done() or self.state is ExecutionState.ENDING:
+        if self._is_finished or self.state is ExecutionState.ENDING:
             return
         stop = self._stop or (None if error is None else self._stop_from(error))
         self.state = ExecutionState.ENDING
@@ -629,7 +673,7 @@ class Execution:
         last_position = self._log.position
         failures = 0
         state = ExecutionState.ENDED
-        while not self._finished.done():
+        while not self._is_finished:
             try:
                 if failures:
                     await self._log.rewind()
@@ -678,7 +722,7 @@ class Execution:
             return await self._suspend_waiting()
         if self._agent is None or not can_continue(self._agent, stop):
             return None
-        if not self._finished.done():
+        if not self._is_finished:
             self._log.reopen()
         return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
 

@@ -77,15 +77,19 @@ class BlobReader(Protocol):
 class TurnFiles:
     """The files that a running turn can read: those of its session. They are read once."""
 
+    __slots__ = ("_read", "_session_id", "_store")
+
     def __init__(self, store: BlobReader, session_id: str) -> None:
         self._store = store
         self._session_id = session_id
-        self._read: dict[str, bytes | None] = {}
+        self._read: dict[str, bytes | None] | None = None
 
     async def read(self, file: AttachedFile) -> bytes | None:
         """Return the bytes of a file, or None if they are not kept (any more). Raises StoreError."""
         if file.digest is None:
             return None
+        if self._read is None:
+            self._read = {}
         if file.digest not in self._read:
             blob = await self._store.read_blob(self._session_id, file.digest)
             self._read[file.digest] = blob.body if blob else None

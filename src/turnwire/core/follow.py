@@ -45,6 +45,19 @@ class Follower:
     ends the following early: EventsGoneError, LogRewoundError, StoreError.
     """
 
+    __slots__ = (
+        "_deliver",
+        "_epoch",
+        "_failed",
+        "_has_missed_commit",
+        "_is_closed",
+        "_position",
+        "_reading",
+        "_store",
+        "_turn_id",
+        "_unwatch",
+    )
+
     def __init__(
         self,
         store: LogReader,

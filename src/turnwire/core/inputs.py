@@ -9,8 +9,9 @@ cannot start before the running one has ended, and no turn ends before the messa
 message is answered exactly once.
 """
 
-from collections import defaultdict
+from collections.abc import Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 
 from turnwire.core.contracts import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError, TurnNotFoundError
@@ -27,6 +28,7 @@ JOINS = "joins"
 """The option of a queued turn whose message may enter another one; its value is an `InputMode`."""
 
 
+_NONE_TAKEN: Mapping[str, int] = MappingProxyType({})
 _OVERHEAD_BYTES = 1024  # Of an `input` event, beyond the `message` event that it comes from.
 
 
@@ -42,14 +44,16 @@ def join_mode(record: TurnRecord) -> InputMode | None:
 class TurnInputs:
     """Takes queued messages of the session into a running turn."""
 
+    __slots__ = ("_limits", "_log", "_record", "_settled", "_store", "_taken", "journal")
+
     def __init__(self, store: Store, record: TurnRecord, log: TurnLog, limits: LogLimits) -> None:
         self.journal: TurnJournal | None = None
         self._store = store
         self._record = record
         self._log = log
         self._limits = limits
-        self._settled: list[str] = []
-        self._taken: defaultdict[str, int] = defaultdict(int)
+        self._settled: tuple[str, ...] = ()
+        self._taken: Mapping[str, int] = _NONE_TAKEN
 
     async def collect(self) -> None:
         """Take in the messages that came while this turn was queued, if it is one that collects."""
@@ -90,13 +94,16 @@ class TurnInputs:
 
     async def _take(self, key: str, is_replayed: bool) -> list[str]:
         messages: list[str] = []
+        taken = self._taken.get(key, 0)
         # A call that broke off and is made again may find more messages, so there may be several entries.
-        while self.journal and (recorded := self.journal.recorded_inputs(f"{key}.{self._taken[key]}")) is not None:
+        while self.journal and (recorded := self.journal.recorded_inputs(f"{key}.{taken}")) is not None:
             messages += recorded
-            self._taken[key] += 1
-        if not is_replayed and (new := await self._take_queued("steer", f"{key}.{self._taken[key]}")):
+            taken += 1
+        if not is_replayed and (new := await self._take_queued("steer", f"{key}.{taken}")):
             messages += new
-            self._taken[key] += 1
+            taken += 1
+        if taken:
+            self._taken = {**self._taken, key: taken}
         return messages
 
     async def settle(self) -> None:
@@ -105,7 +112,7 @@ class TurnInputs:
             if message.turn_id not in self._settled:
                 await self._log.flush()  # A message that the store has not taken is not in this turn.
                 await self._end_joined(message.turn_id, Joined(self._log.turn_id, message.position), message.mode)
-                self._settled.append(message.turn_id)
+                self._settled += (message.turn_id,)
 
     async def _take_queued(self, mode: InputMode, key: str = "") -> list[str]:
         taken = {message.turn_id for message in self._log.fold.inputs}

@@ -81,6 +81,32 @@ class TurnLog:
     `on_failure` is called with the first error of the store; `is_behind` is True while the agent should wait for room.
     """
 
+    __slots__ = (
+        "_answer_bytes",
+        "_changed",
+        "_committed",
+        "_epoch",
+        "_failure",
+        "_free_until",
+        "_max_event_bytes",
+        "_max_events",
+        "_max_response_bytes",
+        "_max_uncommitted",
+        "_measured_until",
+        "_on_failure",
+        "_other_position",
+        "_pauses",
+        "_position",
+        "_request",
+        "_session_id",
+        "_store",
+        "_unsettled_requests",
+        "ended",
+        "fold",
+        "is_behind",
+        "turn_id",
+    )
+
     def __init__(
         self,
         store: LogStore,

@@ -1,7 +1,9 @@
 """The fold of a log, event by event, into a `TurnState`."""
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Literal, assert_never
 
 from msgspec import to_builtins
@@ -39,10 +41,36 @@ from turnwire.core.shared_state import SHARED_STATE, apply_state
 from turnwire.core.turns import FollowUp, Input, Question, Step, TurnState
 
 OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class TurnFold:
     """Folds a log into a `TurnState`, and keeps what approvals, recovery and limits need to know beyond it."""
+
+    __slots__ = (
+        "_approvals",
+        "_began_at",
+        "_borders",
+        "_changes",
+        "_citation_positions",
+        "_client_calls",
+        "_client_results",
+        "_marks",
+        "_questions",
+        "_replies",
+        "_requests",
+        "_responses",
+        "_restarts",
+        "_result_positions",
+        "_shared_at",
+        "_state",
+        "_suspended_for",
+        "_waiting_since",
+        "pieces",
+        "position",
+        "steps_taken",
+        "waited_ms",
+    )
 
     def __init__(self) -> None:
         self._state = TurnState()
@@ -56,20 +84,21 @@ class TurnFold:
         self._citation_positions: list[int] = []
         # The old values of changed fields, (position, target, field, value), for a restart to restore.
         self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
-        # Requests and responses by position, and the latest ones by call id.
-        self._approvals: list[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent]] = []
-        self._requests: dict[str, ApprovalRequestEvent] = {}
-        self._responses: dict[str, ApprovalResponseEvent] = {}
-        self._suspended_for: list[str] = []
+        # Requests and responses by position, and the latest ones by call id. These and the next ones are replaced, not
+        # changed, so that the many turns that have none share the empty ones.
+        self._approvals: tuple[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent], ...] = ()
+        self._requests: Mapping[str, ApprovalRequestEvent] = _NONE
+        self._responses: Mapping[str, ApprovalResponseEvent] = _NONE
+        self._suspended_for: tuple[str, ...] = ()
         # Questions and calls of the client's tools by id, and their answers. No restart makes them void.
-        self._questions: dict[str, Question] = {}
-        self._replies: dict[str, ReplyEvent] = {}
-        self._client_calls: dict[str, ToolCallEvent] = {}
-        self._client_results: dict[str, ToolResultEvent] = {}
+        self._questions: Mapping[str, Question] = _NONE
+        self._replies: Mapping[str, ReplyEvent] = _NONE
+        self._client_calls: Mapping[str, ToolCallEvent] = _NONE
+        self._client_results: Mapping[str, ToolResultEvent] = _NONE
         # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
         self._borders: list[int] = [OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
-        self._restarts: list[tuple[int, int]] = []  # Position and `from_position`.
+        self._restarts: tuple[tuple[int, int], ...] = ()  # Position and `from_position`.
         self._shared_at = 0
         self._waiting_since = 0
         self.waited_ms = 0
@@ -277,7 +306,7 @@ class TurnFold:
                 self._pass_border(logged)
                 if event.runs_on == "client":
                     step.runs_on = "client"
-                    self._client_calls[event.call_id] = event
+                    self._client_calls = {**self._client_calls, event.call_id: event}
                     self._waiting_since = logged.at
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
@@ -291,7 +320,7 @@ class TurnFold:
                 self._result_positions[step.position] = logged.position
                 self._pass_border(logged)
                 if event.call_id in self._client_calls and event.call_id not in self._client_results:
-                    self._client_results[event.call_id] = event
+                    self._client_results = {**self._client_results, event.call_id: event}
                     self._count_wait(logged)
             case CitationEvent():
                 state.citations.append(event)
@@ -300,13 +329,13 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._change(logged, step, state="waiting", reason=event.reason, editable=event.editable)
-                self._approvals.append((logged.position, event))
+                self._approvals += ((logged.position, event),)
                 self._add_request(event)
                 self._waiting_since = logged.at
             case ApprovalResponseEvent():
                 if event.call_id in self._requests:
-                    self._approvals.append((logged.position, event))
-                    self._responses[event.call_id] = event
+                    self._approvals += ((logged.position, event),)
+                    self._responses = {**self._responses, event.call_id: event}
                     self._pass_border(logged)
                     self._count_wait(logged)
                 if step := self._find("tool", event.call_id):
@@ -318,12 +347,12 @@ class TurnFold:
             case ReplyEvent():
                 if (question := self._questions.get(event.question_id)) and question.state == "open":
                     question.state, question.value = "declined" if event.declined else "answered", event.value
-                    self._replies[event.question_id] = event
+                    self._replies = {**self._replies, event.question_id: event}
                     self._pass_border(logged)
                     self._count_wait(logged)
             case RestartEvent():
                 self._rewind(event.from_position)
-                self._restarts.append((logged.position, event.from_position))
+                self._restarts += ((logged.position, event.from_position),)
                 state.restarts = self.restarts
             case UsageEvent():
                 if logged.position > (state.forked_at or 0):  # The turn that was forked has counted the rest.
@@ -356,7 +385,7 @@ class TurnFold:
             call_id=event.call_id,
             agent_path=event.agent_path,
         )
-        self._questions[event.id] = question
+        self._questions = {**self._questions, event.id: question}
         self._state.questions = list(self._questions.values())
         self._pass_border(logged)
         self._waiting_since = logged.at
@@ -378,8 +407,8 @@ class TurnFold:
         for step in self._state.steps:
             if step.state in ("running", "waiting"):
                 self._change(logged, step, state="failed", result={"error": "cancelled"})
-        self._approvals, self._requests, self._responses, self._suspended_for = [], {}, {}, []
-        self._client_calls, self._client_results = {}, {}
+        self._approvals, self._requests, self._responses, self._suspended_for = (), _NONE, _NONE, ()
+        self._client_calls, self._client_results = _NONE, _NONE
         for question in self.open_questions:
             question.state = "cancelled"
         self._borders.append(logged.position)
@@ -437,10 +466,10 @@ class TurnFold:
     def _add_request(self, event: ApprovalRequestEvent) -> None:
         if any(call_id in self._responses for call_id in self._suspended_for):
             # A new suspension: all requests of the one before are decided.
-            self._suspended_for = []
-        self._responses.pop(event.call_id, None)
-        self._requests[event.call_id] = event
-        self._suspended_for.append(event.call_id)
+            self._suspended_for = ()
+        self._responses = {key: value for key, value in self._responses.items() if key != event.call_id}
+        self._requests = {**self._requests, event.call_id: event}
+        self._suspended_for += (event.call_id,)
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)
@@ -481,13 +510,13 @@ class TurnFold:
                 self._note_tool(step.name)
 
     def _rewind_approvals(self, position: int) -> None:
-        self._approvals = [(at, event) for at, event in self._approvals if at <= position]
-        self._requests, self._responses, self._suspended_for = {}, {}, []
+        self._approvals = tuple((at, event) for at, event in self._approvals if at <= position)
+        self._requests, self._responses, self._suspended_for = _NONE, _NONE, ()
         for _, event in self._approvals:
             if isinstance(event, ApprovalRequestEvent):
                 self._add_request(event)
             else:
-                self._responses[event.call_id] = event
+                self._responses = {**self._responses, event.call_id: event}
 
 
 def add_usage(total: Usage | None, event: UsageEvent) -> Usage:

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ CLIENT_TOOLS = "client_tools"
 """The option of a turn with the tools that its client runs."""
 # The results of tools that have ended are in the log within a moment; this is for hooks of the application in between.
 _RESULT_PATIENCE_SECONDS = 2.0
+_NONE: Mapping[str, Any] = MappingProxyType({})  # Shared by the turns that have none, so it is never changed.
 
 
 class ClientTool(Struct, frozen=True):
@@ -64,17 +66,18 @@ def check_names(own: Collection[str], offered: Iterable[ClientTool]) -> None:
 class TurnWaits:
     """The questions and client calls that a running turn waits for. `on_idle` is called when nothing else runs."""
 
+    __slots__ = ("_announced", "_journal", "_log", "_on_idle", "_open", "_patience", "tools")
+
     def __init__(self, log: TurnLog, options: Mapping[str, Any], on_idle: Callable[[], None]) -> None:
-        self.tools = {tool.name: tool for tool in client_tools(options)}
+        tools = client_tools(options)
+        self.tools: Mapping[str, ClientTool] = {tool.name: tool for tool in tools} if tools else _NONE
         self._log = log
         self._on_idle = on_idle
         self._journal: TurnJournal | None = None
-        self._questions: dict[str, QuestionEvent] = {}
-        self._calls: dict[str, ToolCallEvent] = {}
-        self._requests: dict[str, ApprovalRequestEvent] = {}
+        self._open: tuple[QuestionEvent | ToolCallEvent | ApprovalRequestEvent, ...] = ()
         self._patience: asyncio.TimerHandle | None = None
         # Calls of the client's tools that the agent has announced, and that are written when the turn waits for them.
-        self._announced: dict[str, ToolCallEvent] = {}
+        self._announced: Mapping[str, ToolCallEvent] = _NONE
 
     def set_journal(self, journal: TurnJournal) -> None:
         self._journal = journal
@@ -97,9 +100,10 @@ class TurnWaits:
         fold, call_id = self._log.fold, event.call_id
         if isinstance(event, ToolCallEvent):
             if not fold.has_call(call_id):
-                self._announced[call_id] = msgspec.structs.replace(event, runs_on="client")
+                self._announced = {**self._announced, call_id: msgspec.structs.replace(event, runs_on="client")}
             return
-        if call := self._announced.pop(call_id, None):
+        if call := self._announced.get(call_id):
+            self._announced = {key: each for key, each in self._announced.items() if key != call_id}
             yield call
         if call or fold.is_running(call_id):
             yield event
@@ -110,44 +114,36 @@ class TurnWaits:
         """Return the reply to a question; if there is none, never: the turn is suspended, and the agent stopped."""
         if (reply := self._log.fold.reply(question.id)) is not None:
             return reply
-        self._questions[question.id] = question
-        try:
-            return await self._wait()
-        finally:
-            self._forget(self._questions, question.id)
+        return await self._wait(question)
 
     async def client_result(self, call: ToolCallEvent) -> ToolResultEvent:
         """Return the client's result of a call, in the same way."""
         if (result := self._log.fold.client_result(call.call_id)) is not None:
             return result
-        self._calls[call.call_id] = msgspec.structs.replace(call, runs_on="client")
-        try:
-            return await self._wait()
-        finally:
-            self._forget(self._calls, call.call_id)
+        return await self._wait(msgspec.structs.replace(call, runs_on="client"))
 
     async def decision(self, request: ApprovalRequestEvent) -> Decision:
         """Return a person's decision about a call that has not begun, in the same way."""
         if (decision := self._log.fold.decision(request.call_id)) is not None:
             return decision
-        self._requests[request.call_id] = request
-        try:
-            return await self._wait()
-        finally:
-            self._forget(self._requests, request.call_id)
+        return await self._wait(request)
 
-    async def _wait(self) -> Any:
+    async def _wait(self, event: QuestionEvent | ToolCallEvent | ApprovalRequestEvent) -> Any:
         if self._journal is None:
             raise TurnEndedError(self._log.turn_id)  # The agent was left behind.
-        with self._journal.waiting():
-            for limit in _time_limits.get():
-                limit.reschedule(None)  # The time that others take is not the tool's.
-            await asyncio.get_running_loop().create_future()
+        self._open += (event,)
+        try:
+            with self._journal.waiting():
+                for limit in _time_limits.get():
+                    limit.reschedule(None)  # The time that others take is not the tool's.
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._forget(event)
 
-    def _forget(self, waits: dict[str, Any], key: str) -> None:
+    def _forget(self, event: Event) -> None:
         # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
         if self._journal is not None and not self._journal.is_closed:
-            del waits[key]
+            self._open = tuple(each for each in self._open if each is not event)
 
     def check(self) -> None:
         """Call `on_idle` if the turn can be suspended now."""
@@ -167,9 +163,12 @@ class TurnWaits:
     def events(self) -> Iterator[Event]:
         """Yield the requests, questions and calls that the turn waits for and that are not in its log."""
         fold = self._log.fold
-        yield from (each for each in self._requests.values() if fold.approval_request(each.call_id) is None)
-        yield from (call for call in self._calls.values() if not fold.has_call(call.call_id))
-        yield from (question for question in self._questions.values() if fold.question(question.id) is None)
+        requests = [each for each in self._open if isinstance(each, ApprovalRequestEvent)]
+        calls = [each for each in self._open if isinstance(each, ToolCallEvent)]
+        questions = [each for each in self._open if isinstance(each, QuestionEvent)]
+        yield from (request for request in requests if fold.approval_request(request.call_id) is None)
+        yield from (call for call in calls if not fold.has_call(call.call_id))
+        yield from (question for question in questions if fold.question(question.id) is None)
 
 
 def _nothing() -> None:

@@ -30,6 +30,27 @@ _WINDOW_BYTES = 512 * 1024
 class TurnPump:
     """One turn on one wire, from `start` on, without the `void` events."""
 
+    __slots__ = (
+        "_created_at",
+        "_encode",
+        "_follower",
+        "_joined",
+        "_on_closed",
+        "_opened_at",
+        "_pausing",
+        "_readers",
+        "_size",
+        "base",
+        "encoder",
+        "frames",
+        "has_ended",
+        "pause",
+        "store",
+        "turn_id",
+        "void",
+        "wire",
+    )
+
     def __init__(
         self,
         store: StateReader,
