@@ -82,7 +82,9 @@ def _chosen(function: str, cases: Sequence[pytest.Item]) -> Iterator[pytest.Item
 
 
 def _names(case: Any) -> set[str]:
-    return {name for marker in case.iter_markers("rotated") for name in marker.args}
+    """Return what rotates; a `case` that does, does so with its `case.api`."""
+    names = {name for marker in case.iter_markers("rotated") for name in marker.args}
+    return {name for name in names if name.partition(".")[0] not in names - {name}}
 
 
 def _fixed(case: Any) -> str:
