@@ -22,7 +22,7 @@ GERUNDS = {
 
 DIALECT = {"told", "said", "asked", "given", "heard", "anew", "whoever"}
 RIDDLES = re.compile(r"(What|Who|Whoever|Whose|That|Those)\b")
-SUSPECT = re.compile(rf"(?<![^\W_])({'|'.join(sorted(DIALECT))})(?![^\W_])|[\"']\s*{RIDDLES.pattern}", re.IGNORECASE)
+SUSPECT = re.compile(rf"(?<![^\W_])({'|'.join(sorted(DIALECT))})(?![^\W_])|[\"'][\s\\]*{RIDDLES.pattern}", re.I)
 """Text without such a word in a name, or such a word after a quote, breaks no rule for names and docstrings."""
 
 NOT_VERBS = {"A", "An", "The", "This", "It", "Its", "One", "All", "After", "If", "When", "Whether", "With"}
