@@ -99,7 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         template()  # One for all workers.
     # Thousands of modules and tests stay until the end; the garbage collector need not look through them.
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(50_000)
     gc.enable()
 
 

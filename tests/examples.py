@@ -20,20 +20,26 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
-_NORMAL = 50
+_NORMAL = 30
+_ALL = 200
 
 # A loaded machine is slow, not wrong.
 settings.register_profile(
     "turnwire", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=_NORMAL
 )
 settings.register_profile("fast", settings.get_profile("turnwire"), max_examples=_NORMAL // 5)
-settings.register_profile("all", settings.get_profile("turnwire"), derandomize=False, max_examples=4 * _NORMAL)
+settings.register_profile("all", settings.get_profile("turnwire"), derandomize=False, max_examples=_ALL)
 settings.load_profile("turnwire")
 
 
 def runs_all() -> bool:
     """Return True with `scripts/test --all`. The answer is final when the modules of tests are imported."""
     return settings.get_current_profile_name() == "all"
+
+
+def runs_fast() -> bool:
+    """Return True with `scripts/test --fast`. The answer is final when the modules of tests are imported."""
+    return settings.get_current_profile_name() == "fast"
 
 
 def examples(number: int) -> int:
@@ -76,7 +82,9 @@ def _chosen(function: str, cases: Sequence[pytest.Item]) -> Iterator[pytest.Item
 
 
 def _names(case: Any) -> set[str]:
-    return {name for marker in case.iter_markers("rotated") for name in marker.args}
+    """Return what rotates; a `case` that does, does so with its `case.api`."""
+    names = {name for marker in case.iter_markers("rotated") for name in marker.args}
+    return {name for name in names if name.partition(".")[0] not in names - {name}}
 
 
 def _fixed(case: Any) -> str:

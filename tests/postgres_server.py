@@ -173,8 +173,7 @@ class Databases:
         return self.server.new_database(self._template)
 
     def give_back(self, name: str) -> None:
-        kill_backends(self.server.url(name))
-        run_aside(execute(self.server.url(name), ";".join(f"DELETE FROM turnwire.{table}" for table in TABLES)))
+        run_aside(_kill_backends(self.server.url(name), ";".join(f"DELETE FROM turnwire.{table}" for table in TABLES)))
         self._free.append(name)
 
 
@@ -221,12 +220,15 @@ def kill_backends(url: str) -> None:
     run_aside(_kill_backends(url))
 
 
-async def _kill_backends(url: str) -> None:
+async def _kill_backends(url: str, then: str = "") -> None:
+    """End every other connection, and execute a statement."""
     connection = await asyncpg.connect(url)
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     try:
         # Again each time: one may have been connecting when the others were ended.
         while await connection.fetchval(f"SELECT count(pg_terminate_backend(pid)) {others}"):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.002)
+        if then:
+            await connection.execute(then)
     finally:
         await connection.close()

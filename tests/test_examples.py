@@ -60,6 +60,10 @@ def test_attribute_of_a_parameter_rotates() -> None:
     assert sorted(case["case"].api for case in cases) == ["chat"] * 6 + ["responses"] * 6
 
 
+def test_parameter_that_rotates_with_its_attribute_has_one_case() -> None:
+    assert len(kept("case", "case.api", case=[Case(*each) for each in product(MODULES, APIS)])) == 1
+
+
 def test_functions_with_one_case_use_all_values_together() -> None:
     chosen = [kept("store", function=f"test_{number}", store=STORES) for number in range(20)]
     assert all(len(cases) == 1 for cases in chosen)

@@ -160,7 +160,7 @@ async def test_fork_at_every_position_continues_the_work(bench: Bench, model_ser
         replies = [each.position for each in journal if (each.kind, each.state) == ("model", "finished")]
         assert len(replies) == 3
         assert len(results) == 3
-        for position in some(range(1, len(log) + 1), 8):
+        for position in some(range(1, len(log) + 1), 5):
             bench.done.clear()
             before = len(model_server.requests)
             turn = await fork(desk, source, position)
@@ -185,7 +185,7 @@ async def test_fork_at_every_position_goes_on_with_another_message(bench: Bench,
     async with bench.desk() as desk:
         source = await ended_turn(desk)
         log = await whole_log(desk.store, source.id)
-        for position in some(range(1, len(log) + 1), 8):
+        for position in some(range(1, len(log) + 1), 5):
             turn = await fork(desk, source, position, message=OTHER)
             assert turn.message == OTHER
             state = await finish(desk, turn)

@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import zlib
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
@@ -44,6 +45,11 @@ def call(*arguments: str | Path) -> Result:
     return result
 
 
+@cache
+def help_of(command: str) -> Result:
+    return call(*command.split(), "--help")
+
+
 def filled_folder(folder: Path, *messages: str, usage: UsageEvent | None = None) -> Path:
     """Return a new data folder with a turn for each message."""
 
@@ -80,7 +86,7 @@ def failing_with(error: type[BaseException]) -> Callable[..., None]:
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_command_has_help(command: str) -> None:
-    shown = call(*command.split(), "--help")
+    shown = help_of(command)
     assert shown.exit_code == 0
     assert "Usage" in shown.output
     assert "--help" in shown.output
@@ -96,16 +102,16 @@ def test_list_of_commands_is_complete() -> None:
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_shows_no_type_for_flags(command: str) -> None:
-    shown = call(*command.split(), "--help").output
+    shown = help_of(command).output
     assert "<bool>" not in shown
 
 
 def test_help_has_groups_and_examples() -> None:
-    shown = call("--help").output
+    shown = help_of("").output
     assert all(group in shown for group in ("Run agents", "Talk to them", "Look at turns", "Operate"))
     for command in COMMANDS:
         if " " not in command and command not in ("keys", "schedules", "extensions"):
-            assert f"turnwire {command}" in call(command, "--help").output.partition("Examples")[2], command
+            assert f"turnwire {command}" in help_of(command).output.partition("Examples")[2], command
 
 
 def test_version_is_that_of_the_package() -> None:

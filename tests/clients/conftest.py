@@ -27,6 +27,8 @@ __all__ = ["errors_in_the_log", "puppet", "pytest_asyncio_loop_factories", "serv
 
 HERE = Path(__file__).parent
 _RUN_SECONDS = PATIENCE
+AI_SDKS = [pytest.param(version, marks=pytest.mark.rotated("client")) for version in ("ai5", "ai6", "ai7")]
+"""The versions of one SDK: they take turns."""
 
 
 class Script:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, TwoWayAgent, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
+from tests.examples import examples
 from tests.faults.proxy import faulty
 from tests.node_packages import CLIENTS, built
 from tests.process.server_process import served
@@ -233,7 +234,7 @@ def restarted(draw: st.DrawFn) -> list[LoggedEvent]:
 def test_client_view_equals_the_server_snapshot_of_any_log(node: str) -> None:
     sample_logs: list[list[LoggedEvent]] = [log_of(DENSE)]
 
-    @settings(max_examples=60, database=None)
+    @settings(max_examples=examples(36), database=None)
     @given(log=restarted())
     def gather(log: list[LoggedEvent]) -> None:
         sample_logs.append(log)

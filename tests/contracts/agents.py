@@ -38,7 +38,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.core.desk import Desk
-from tests.examples import runs_all
+from tests.examples import runs_all, runs_fast
 from tests.scripted_model import ScriptedModel
 from turnwire.agents.loader import as_agent
 from turnwire.core.budget import Limits
@@ -164,8 +164,12 @@ CASES: Sequence[AgentCase] = tuple(AgentCase(module, api) for module in MODULES 
 
 
 def case_params(cases: Sequence[AgentCase] = CASES) -> list[Any]:
-    """Return the parameters of a fixture `case`: `scripts/test` runs a test with each adapter, over one of its APIs."""
-    return [pytest.param(case, id=case.id, marks=[pytest.mark.rotated("case.api"), *case.needs]) for case in cases]
+    """Return the parameters of a fixture `case`.
+
+    `scripts/test` runs a test with each adapter, over one of its APIs; with `--fast` the adapters take turns too.
+    """
+    rotated = pytest.mark.rotated("case" if runs_fast() else "case.api")
+    return [pytest.param(case, id=case.id, marks=[rotated, *case.needs]) for case in cases]
 
 
 def case_fixture(*needs: Ability) -> Any:

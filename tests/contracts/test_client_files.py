@@ -17,7 +17,7 @@ from pydantic_ai import BinaryContent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.conftest import Run, node, run
+from tests.clients.conftest import AI_SDKS, Run, node, run
 from tests.contracts.agents import MODULES, PATIENT
 from tests.contracts.test_agent_files import PICTURE, files, texts, user_messages
 from tests.lost_connections import IGNORED, lost_connections_are_collected
@@ -61,7 +61,7 @@ def check_requests(model_server: ScriptedModel, count: int = len(READERS)) -> No
 @pytest.mark.parametrize(
     "client",
     [
-        *("ai5", "ai6", "ai7", "ag_ui", "responses", "completions"),
+        *(*AI_SDKS, "ag_ui", "responses", "completions"),
         *("provider_responses", "provider_completions"),  # The AI SDK as a client of OpenAI's APIs.
     ],
 )

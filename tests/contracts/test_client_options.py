@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from tests.clients.conftest import Run, node, run
+from tests.clients.conftest import AI_SDKS, Run, node, run
 from tests.contracts.agent_cases import chat_completions
 from tests.contracts.agents import PATIENT
 from tests.contracts.test_agent_options import SCHEMA, SENT, choice_of, format_of, look, settings_of, system_text
@@ -29,7 +29,7 @@ OPTIONS: dict[str, Any] = {
     "tool_choice": {"name": "look"},
     "response_format": {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA, "strict": True}},
 }
-CLIENTS = ["ai5", "ai6", "ai7", "ag_ui", "responses", "completions"]
+CLIENTS = [*AI_SDKS, "ag_ui", "responses", "completions"]
 ANSWER = {"city": "Oslo", "degrees": -3}
 NAMES = {
     "responses": {"max_tokens": "max_output_tokens", "response_format": "text.format"},

@@ -281,7 +281,7 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
         counter.desk = desk
         # The stores differ in nothing that an agent sees, so the positions are shared between them.
         first, step = {MemoryStore: (1, 2), SqliteStore: (2, 4), PostgresStore: (4, 4)}[type(store)]
-        tags = [f"{number:03}" for number in some(range(first, counter.writes[turn.id] + 1, step), 12)]
+        tags = [f"{number:03}" for number in some(range(first, counter.writes[turn.id] + 1, step), 7)]
         turns = {tag: await desk.start(f"{message} {tag}", options=options) for tag in tags}
         deciding = [asyncio.create_task(decide_all(desk, each, ledger, counter.lost)) for each in turns.values()]
         await counter.all_lost(turns)

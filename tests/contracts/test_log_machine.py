@@ -304,7 +304,7 @@ def machine(name: str) -> Any:
     case: Any = walk.TestCase
     # A walk over a database server takes longer.
     case.settings = settings(
-        max_examples=examples(8 if name == "postgres" else 20),
+        max_examples=examples(5 if name == "postgres" else 12),
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -39,7 +39,7 @@ from turnwire.stores.memory import MemoryStore
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
 
-TURNS = examples(13)
+TURNS = examples(8)
 """The recorded turns of an adapter over each API: 52 with `scripts/test --all`."""
 
 

@@ -23,7 +23,7 @@ from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
-EXAMPLES = settings(max_examples=examples(25))
+EXAMPLES = settings(max_examples=examples(15))
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]
 HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 _SHARES = 100_000

@@ -24,6 +24,8 @@ from turnwire.retrieval.synthesis import stream_synthesis
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 KEY = "sk-very-secret-0123456789"
+SILENCE = 2
+"""The seconds of silence after which a model of the tests has failed in the middle of its answer."""
 TEA = """\
 # Tea
 
@@ -146,8 +148,10 @@ def model(make_model: MakeModel) -> OpenAIModel:
 
 def patience(answer: Answer | Failure) -> dict[str, float]:
     """Return the timeout option of a model: short for a silent answer, the default for any other."""
-    is_silent = answer.status is None if isinstance(answer, Failure) else answer.ending == "silence"
-    return {"timeout": 0.3} if is_silent else {}
+    if isinstance(answer, Failure):
+        return {"timeout": 0.3} if answer.status is None else {}
+    # What comes before the silence must come within this time, also on a slow machine.
+    return {"timeout": SILENCE} if answer.ending == "silence" else {}
 
 
 def searches(*queries: str, **how: Any) -> Answer:

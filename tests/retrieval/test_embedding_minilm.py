@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.serving import PATIENCE
 from turnwire.core.errors import EmbedderUnusableError
 from turnwire.retrieval.embedding import minilm
 from turnwire.retrieval.embedding.minilm import MiniLM
@@ -70,7 +71,7 @@ class SlowModel(MiniLM):
     def _embed(self, text: str) -> NDArray[np.float32]:
         self.read.append(text)
         self.reading.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(PATIENCE)
         return np.ones(1, dtype=np.float32)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.retrieval.paper import pdf, with_part, word
-from tests.serving import until, within
+from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import sandbox
 from turnwire.retrieval.documents.parser import parse
@@ -32,7 +32,7 @@ def replace_program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-c", code))
 
 
-async def failure_reason(name: str, content: bytes, timeout: float = 20) -> str:
+async def failure_reason(name: str, content: bytes, timeout: float = PATIENCE) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
         await within(parse_in_sandbox(name, content, timeout))
     return str(refused.value)
@@ -46,7 +46,9 @@ async def test_sandbox_returns_the_parsed_document() -> None:
         "d.html": b"<h1>Tea</h1><p>Hot.</p>",
         "e.txt": "Tee, heiß".encode("cp1252"),
     }
-    read = await within(asyncio.gather(*(parse_in_sandbox(name, content, 20) for name, content in documents.items())))
+    read = await within(
+        asyncio.gather(*(parse_in_sandbox(name, content, PATIENCE) for name, content in documents.items()))
+    )
     assert read == [parse(name, content) for name, content in documents.items()]
 
 
@@ -61,7 +63,7 @@ async def test_endless_parser_is_killed(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_parser_over_the_memory_limit_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_program(monkeypatch, BOUND.format(name="_MAX_MEMORY", value=80 * 1024 * 1024))
-    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", PATIENCE))).title == "Tea"
     assert (
         await failure_reason("tea.txt", b"tea\n\n" * 1_000_000)
         == "it cannot be read: the reader ran out of memory or time"
@@ -77,7 +79,7 @@ async def test_bomb_is_refused_or_runs_out_of_memory_in_the_sandbox(monkeypatch:
 
 async def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_program(monkeypatch, BOUND.format(name="_MAX_CHARACTERS", value=1_000))
-    assert (await within(parse_in_sandbox("tea.txt", b"x" * 1_000, 20))).text == "x" * 1_000
+    assert (await within(parse_in_sandbox("tea.txt", b"x" * 1_000, PATIENCE))).text == "x" * 1_000
     assert await failure_reason("tea.txt", b"x" * 1_001) == "it holds more than 1,000 characters of text"
 
 
@@ -95,7 +97,7 @@ async def test_cancelled_call_kills_the_parser(monkeypatch: pytest.MonkeyPatch, 
     replace_program(
         monkeypatch, f"import os; open({str(result)!r}, 'w').write(f'{{os.getpid()}}\\n')\nwhile True: pass"
     )
-    reading = asyncio.ensure_future(parse_in_sandbox("tea.md", b"# Tea", 20))
+    reading = asyncio.ensure_future(parse_in_sandbox("tea.md", b"# Tea", PATIENCE))
     await until(lambda: result.exists() and result.read_text().endswith("\n"))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -110,7 +112,7 @@ async def test_sandbox_does_not_import_from_the_working_directory(
     for module in ("msgspec", "resource", "markdown_it", "turnwire"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
-    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", PATIENCE))).title == "Tea"
 
 
 async def test_output_that_no_parser_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ async def test_hostile_parser_reaches_no_network_file_program_or_variable(
         datagrams.bind(("127.0.0.1", 0))
         orders = [listening.getsockname()[1], datagrams.getsockname()[1], str(secret), str(target), victim.pid]
         try:
-            parsed = await within(parse_in_sandbox("tea.md", json.dumps(orders).encode(), 20))
+            parsed = await within(parse_in_sandbox("tea.md", json.dumps(orders).encode(), PATIENCE))
         finally:
             if is_confined:
                 assert victim.returncode is None

@@ -1,6 +1,6 @@
 """Connections that break at random bytes: clients that can resume get the whole answer, others notice the break.
 
-Every wire is cut 100 times, or 20 with `--fast`. Turns are live while they are read, and have mostly ended before the
+Every wire is cut 60 times, or 12 with `--fast`. Turns are live while they are read, and have mostly ended before the
 last of their cuts.
 """
 
@@ -27,7 +27,7 @@ from tests.serving import Client, Served, within
 from turnwire.core.events import CitationEvent, Event, StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.core.turns import Turn
 
-CUTS = examples(100)
+CUTS = examples(60)
 PIECES = [f"{number} é " for number in range(150)]
 ANSWER = "".join(PIECES)
 BROKEN = (httpx.TransportError, WebSocketException, ConnectionError, EOFError)

@@ -22,6 +22,13 @@ TOO_EARLY = "What happens to a message that comes too early?"
 """A question that only Turnwire's own documentation answers, and not its first page."""
 
 
+@pytest.fixture(autouse=True)
+def questions_wait_for_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a first question wait for all documents on a slow machine too."""
+    for name in ("_EMPTY_WAIT_SECONDS", "_PARTIAL_WAIT_SECONDS"):
+        monkeypatch.setattr(indexer, name, PATIENCE)
+
+
 async def test_with_no_agent_it_answers_from_its_own_documentation_at_once(tmp_path: Path) -> None:
     turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path))
     assert list(turnwire.agents) == ["documents"]

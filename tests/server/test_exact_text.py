@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.server.conftest import Serve
 from tests.serving import Served, quick_settings, serving
 from turnwire import Turn, Turnwire
@@ -88,7 +89,7 @@ async def echo(tmp_path: Path) -> AsyncIterator[tuple[Served, Echo]]:
         yield server, agent
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(36), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tokens=st.lists(anything, max_size=20))
 async def test_any_tokens_come_back_exactly(echo: tuple[Served, Echo], tokens: list[str]) -> None:
     server, agent = echo
@@ -125,7 +126,7 @@ PATHS = (
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(90), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies, path=st.sampled_from(PATHS))
 async def test_any_json_is_answered_or_refused_without_a_trace(echo: tuple[Served, Echo], body: Any, path: str) -> None:
     server, _ = echo

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from tests.node_packages import node_with
 from tests.server.conftest import Serve
-from tests.serving import Client, Puppet, Served, error_of, quick_settings, serving
+from tests.serving import PATIENCE, Client, Puppet, Served, error_of, quick_settings, serving
 from turnwire import Turnwire
 from turnwire.server.pages import FOLDER, POLICY
 
@@ -181,7 +181,11 @@ async def test_row_21_openapi_document_has_every_schema_that_it_refers_to(server
 def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
     node = node_with(SOURCES)
     built = subprocess.run(
-        [node, "build.mjs", "--out", str(tmp_path / "page")], cwd=SOURCES, capture_output=True, text=True, timeout=50
+        [node, "build.mjs", "--out", str(tmp_path / "page")],
+        cwd=SOURCES,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
     )
     assert built.returncode == 0, built.stderr
 
@@ -198,5 +202,5 @@ def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
 @pytest.mark.node
 def test_javascript_tests_of_the_page_pass() -> None:
     node = node_with(SOURCES)
-    done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
+    done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stdout

@@ -77,7 +77,7 @@ async def test_a_running_turn_is_resumed_from_every_byte_there_is(
     stream, part = await begun(stack, server, puppet, *lines)
     await server.reached(stream.turn_id, 2 + len(lines))
     size = await size_so_far(server, stream.turn_id)
-    every = some(range(size), 12)
+    every = some(range(size), 8)
     readers = [await stack.enter_async_context(resume(server, stream.turn_id, offset)) for offset in (*every, size)]
     part.say("more – ", StatusEvent("late"), "and more")
     part.end()
@@ -392,7 +392,7 @@ async def bytes_after(store: MemoryStore, turn_id: str, position: int) -> bytes:
 
 
 @pytest.mark.long
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 @given(st.lists(early, max_size=4), st.lists(answers, max_size=6), outcomes)
 async def test_resumed_stream_completes_the_whole_at_every_byte(
     lines: list[Event], tokens: list[Event], outcome: Outcome
@@ -400,7 +400,7 @@ async def test_resumed_stream_completes_the_whole_at_every_byte(
     store, record = await turn_of([*lines, *tokens], outcome)
     whole = await bytes_after(store, record.id, 0)
     last = await bytes_after(store, record.id, 2 + len(lines) + len(tokens) + 1)
-    for offset in some(range(len(whole) + 1), 60):
+    for offset in some(range(len(whole) + 1), 30):
         point = await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, offset)
         assert whole[:offset] + point.rest + await bytes_after(store, record.id, point.position) == whole
         assert point.is_end is (offset >= len(whole) - len(last))

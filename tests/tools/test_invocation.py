@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.core.desk import open_desk
-from tests.serving import within
+from tests.serving import PATIENCE, within
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
@@ -98,7 +98,7 @@ async def test_blocking_tool_runs_in_a_thread() -> None:
     go_on = threading.Event()
 
     def block() -> str:
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         return threading.current_thread().name
 
     running = asyncio.create_task(run(block))
@@ -235,7 +235,7 @@ async def test_slow_tool_times_out() -> None:
 
 async def test_slow_thread_is_abandoned() -> None:
     go_on = threading.Event()
-    outcome = await run(lambda: go_on.wait(10), name="hang", timeout=0.01)
+    outcome = await run(lambda: go_on.wait(PATIENCE), name="hang", timeout=0.01)
     assert "longer than 0.01 seconds" in outcome.text
     go_on.set()
 

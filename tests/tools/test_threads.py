@@ -131,6 +131,8 @@ async def test_iterator_in_threads_keeps_its_context_and_is_closed_when_it_is_le
     assert [item async for item in iterate_in_thread(iter("ab"))] == ["a", "b"]
 
 
+# That the tools of every SDK run in these threads is tested above.
+@pytest.mark.rotated("case")
 @pytest.mark.parametrize("case", case_params())
 async def test_blocking_tools_of_many_turns_run_at_once(case: AgentCase, model_server: ScriptedModel) -> None:
     everyone = threading.Barrier(MANY)

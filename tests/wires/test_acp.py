@@ -27,7 +27,7 @@ from turnwire.wires.acp.connection import RpcConnection
 from turnwire.wires.acp.encoder import SessionUpdates, Update, standing_events, state_updates
 from turnwire.wires.acp.hosts import ServerHost
 
-EXAMPLES = settings(max_examples=examples(25))
+EXAMPLES = settings(max_examples=examples(15))
 
 
 class SeenSession:
@@ -143,7 +143,7 @@ class Editor:
                 await editor.close()
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(drawn=logs | restarted_logs(), data=st.data())
 async def test_editor_that_is_cut_off_after_any_update_loads_the_whole_turn(
     drawn: list[LoggedEvent], data: st.DataObject

@@ -79,7 +79,7 @@ async def read_until(call: Call, log: ServedLog, events: list[LoggedEvent]) -> N
             assert call.task.done() or call.lines[-1] == line.text
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(drawn=logs | restarted_logs(), data=st.data())
 async def test_call_that_is_cut_after_any_message_is_read_to_its_end_by_the_next_one(
     drawn: list[LoggedEvent], data: st.DataObject

@@ -55,7 +55,7 @@ def test_transcript_has_every_line_of_the_answer_once(size: tuple[int, int], len
         assert sum(line.strip() == f"• item {number}" for line in terminal.transcript) == 1
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(markdown, st.sampled_from(SIZES), st.data())
 def test_transcript_does_not_depend_on_the_pieces(text: str, size: tuple[int, int], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
