@@ -98,15 +98,20 @@ def _retried_end() -> list[_Patch]:
 def _journal_first() -> list[_Patch]:
     """Return a journal that does not wait for the commit of a call's start before the call goes live."""
     begin, flush = TurnJournal._begin, TurnLog.flush
+    hurried: set[TurnLog] = set()
 
     async def begin_at_once(journal: TurnJournal, base: str, entry: Any) -> Any:
-        journal._log.flush = lambda: _nothing()  # pyright: ignore[reportAttributeAccessIssue]
+        hurried.add(journal._log)
         try:
             return await begin(journal, base, entry)
         finally:
-            journal._log.flush = lambda: flush(journal._log)
+            hurried.discard(journal._log)
 
-    return [(TurnJournal, "_begin", begin_at_once)]
+    async def flush_others(log: TurnLog) -> None:
+        if log not in hurried:
+            await flush(log)
+
+    return [(TurnJournal, "_begin", begin_at_once), (TurnLog, "flush", flush_others)]
 
 
 MUTATIONS: dict[str, Callable[[], list[_Patch]]] = {
