@@ -65,17 +65,21 @@ class Bench:
 
     def __init__(self, server: ScriptedModel, kind: str, folder: Path) -> None:
         self.done: Counter[str] = Counter()
+        self._begun: set[str] = set()
+        self._both_begun = asyncio.Event()
         server.otherwise = scripted_reply
         server.is_strict = True
 
         async def look(city: str) -> str:
             """Look up the weather."""
+            await self._begin_both("look")
             self.done["look"] += 1
             emit(CitationEvent(1, f"weather of {city}"))
             return "snow"
 
         async def count(word: str) -> int:
             """Count letters."""
+            await self._begin_both("count")
             self.done["count"] += 1
             return len(word)
 
@@ -103,6 +107,14 @@ class Bench:
             sdk_agent = Agent(name="Desk", instructions="Be kind.", model=model, tools=tools)
             self.agent = OpenAIAgentsAgent(sdk_agent, idempotent=["count"])
             self._close = model._client.close  # type: ignore[attr-defined]
+
+    async def _begin_both(self, name: str) -> None:
+        """Wait until both calls of the first turn have begun, so that both are open at some position of its log."""
+        self._begun.add(name)
+        if len(self._begun) == 2:
+            self._both_begun.set()
+        async with asyncio.timeout(BOUND):
+            await self._both_begun.wait()
 
     @asynccontextmanager
     async def desk(self) -> AsyncIterator[Desk]:
