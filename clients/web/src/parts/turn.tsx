@@ -225,7 +225,7 @@ function Sources({ view }: { view: TurnView }) {
           <button type="button" data-source={citation.index}>
             <span class="hit-index">{numbers.get(citation.index) ?? "·"}</span>
             <span class="source-title">{citation.title ?? citation.document_id}</span>
-            {headingIn(citation) && <span class="faint source-heading">{headingIn(citation)}</span>}
+            {headingIn(citation) && <span class="faint source-heading">{headingIn(citation).split(" › ").at(-1)}</span>}
           </button>
         </li>
       ))}
