@@ -76,6 +76,9 @@ def _compare_sdk(plan: Plan, table: Table, process: "subprocess.Popen[str]", lab
     for _ in range(len(ways) * plan.scale.repeats):
         sample = json.loads(_read(process, label))
         costs[sample["name"]].append(sample["us_per_token"])
+    # Its own end would take the core from the yardstick.
+    process.kill()
+    process.wait()
     work = yardstick.result()
     for first, second in zip(*costs.values(), strict=True):
         record(table, label, ways[0], {"us_per_token": first} | work)
