@@ -1,4 +1,8 @@
-"""For tests that lose workers in the middle of an SDK's request: nobody closes the connections to the model then."""
+"""For tests that lose workers in the middle of an SDK's request.
+
+Nobody closes the connections to the model then, and nobody ends the loop of a LlamaIndex run: the garbage collector
+finds them, where a real process would be gone.
+"""
 
 import gc
 import warnings
@@ -7,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 IGNORED = pytest.mark.filterwarnings(
-    "ignore:unclosed <socket:ResourceWarning", "ignore:unclosed transport:ResourceWarning"
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:unclosed transport:ResourceWarning",
+    "ignore:Exception ignored in. <coroutine object BasicRuntime.run_workflow:pytest.PytestUnraisableExceptionWarning",
 )
 
 

@@ -32,6 +32,7 @@ from tests.core.desk import (
 )
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, conversation_of, model_server, says, thinks
+from tests.serving import until
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
 from turnwire.agents.loader import as_agent
 from turnwire.core.contracts import attachment_types, keeps_journal, resumes, takes_client_tools
@@ -210,6 +211,21 @@ async def reply_to(desk: Desk, turn: TurnRecord, prompt: str, value: str) -> Non
     (question,) = (await fold_log(desk.store, turn.id)).open_questions
     assert question.prompt == prompt
     await desk.runner.reply(turn.id, question.id, value)
+
+
+async def test_stopped_turn_ends_the_run_of_an_agent_inside_a_tool(
+    model_server: ScriptedModel, llm: OpenAICompatibleLLM
+) -> None:
+    async def consult(question: str) -> str:
+        """Ask the expert."""
+        return str(await FunctionAgent(name="Expert", llm=llm).run(question))
+
+    model_server.plan(calls(("consult", {"question": "Why?"}), ids=["c1"]), says("Because", asyncio.Event()))
+    async with open_actor_desk(MemoryStore(), FunctionAgent(name="Desk", llm=llm, tools=[consult])) as desk:
+        turn = await desk.start("Why?")
+        await until(lambda: len(model_server.requests) == 2)
+        await desk.cancel(turn)
+        await until(lambda: not any("run_workflow" in str(task.get_coro()) for task in asyncio.all_tasks()))
 
 
 async def test_run_outside_a_turn_is_left_alone(model_server: ScriptedModel, llm: OpenAICompatibleLLM) -> None:

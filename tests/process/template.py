@@ -75,7 +75,8 @@ class CommandProcess:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # It has just ended.
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -126,7 +127,8 @@ class BlockingProcess:
 
     def send_signal(self, number: int) -> None:
         if self.wait() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # It has just ended.
+                os.kill(self.pid, number)
 
     def close(self) -> None:
         """Kill the process, and close its output."""
