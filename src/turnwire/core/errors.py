@@ -526,3 +526,8 @@ class UnreadableDocumentError(TurnwireError):
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
+
+
+def step_limit_reached() -> AgentError:
+    """Return the error of a run that has made as many steps as its SDK allows."""
+    return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")

@@ -29,8 +29,8 @@ from turnwire.agents.agno.continuation import (
 from turnwire.agents.agno.errors import ReplyFailure
 from turnwire.agents.agno.tools import changed, guarded, tool_of
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.event_queue import EventQueue
+from turnwire.core.errors import step_limit_reached
 from turnwire.core.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.inputs import current_inputs

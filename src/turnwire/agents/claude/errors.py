@@ -4,8 +4,7 @@ import logging
 
 from claude_agent_sdk import ClaudeSDKError, ResultMessage
 
-from turnwire.agents.errors import step_limit_reached
-from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.core.errors import AgentError, TurnwireError, step_limit_reached
 from turnwire.models.errors import refused, reported, unfinished, unreachable
 
 logger = logging.getLogger("turnwire.agents")

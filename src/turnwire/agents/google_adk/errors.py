@@ -8,8 +8,7 @@ from google.genai import types
 from google.genai.errors import APIError
 from msgspec import Struct
 
-from turnwire.agents.errors import step_limit_reached
-from turnwire.core.errors import ModelError, ToolError, TurnwireError
+from turnwire.core.errors import ModelError, ToolError, TurnwireError, step_limit_reached
 from turnwire.models.errors import explain, refused, reported, unfinished, unreachable, unreadable
 
 _WITHHELD = {

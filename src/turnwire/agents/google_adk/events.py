@@ -22,7 +22,6 @@ from google.genai import types
 from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
-from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.google_adk.approvals import AdkCheckpoint, Confirmation, confirmations_in
 from turnwire.agents.google_adk.continuation import (
@@ -37,7 +36,7 @@ from turnwire.agents.google_adk.errors import CallFailure, reply_failure
 from turnwire.agents.google_adk.options import add_to_request
 from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
 from turnwire.core.approvals import Decision, Resumption
-from turnwire.core.errors import AgentError, ToolError
+from turnwire.core.errors import AgentError, ToolError, step_limit_reached
 from turnwire.core.events import (
     HandoffEvent,
     ReasoningEvent,

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.langgraph.events import GraphListener
-from turnwire.core.errors import AgentError, ModelError, ToolError
+from turnwire.core.errors import AgentError, ModelError, ToolError, step_limit_reached
 from turnwire.models import errors
 
 # Limits of LangGraph itself and of LangChain's middleware.

@@ -1,4 +1,4 @@
-"""Events of a run: text, reasoning and usage of its model calls, and its tool calls."""
+"""Events of a run: text, reasoning and usage of its model calls, its tool calls, and what tools change in its store."""
 
 import asyncio
 import time
@@ -14,9 +14,9 @@ from llama_index.core.workflow import StartEvent, StopEvent
 from msgspec.structs import replace
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.errors import step_limit_reached
+from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
-from turnwire.agents.llama_index.memory import StoreChanges
+from turnwire.core.errors import step_limit_reached
 from turnwire.core.events import (
     CustomEvent,
     Event,
@@ -34,6 +34,39 @@ from turnwire.tools.invocation import loggable, plain
 _REPORTED = (AgentInput, AgentOutput, AgentSetup, ToolCall, ToolCallResult, StartEvent, StopEvent)
 MAX_PARALLEL_TOOLS = 64
 _COMPLETE = ("stop", "tool_calls", "function_call")
+# Keys of the store that belong to the SDK, which changes them again when the run is repeated.
+_OWN = frozenset(
+    {
+        *("agents", "can_handoff_to", "current_agent_name", "current_reasoning", "current_tool_calls"),
+        *("early_stopping_method", "formatted_input_with_state", "handoff_output_prompt", "max_iterations"),
+        *("memory", "next_agent", "num_iterations", "num_tool_calls", "scratchpad", "user_msg_str"),
+    }
+)
+
+
+class StoreChanges:
+    """The recorder of one run's store: of `state`, and of other keys of the application with plain JSON values."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._changes: ContextChanges | None = None
+
+    async def take(self, store: Any) -> dict[str, Any] | None:
+        """Return what has changed since the last call; nothing when it is called first."""
+        state: Any = await store.get_state()
+        self._values.clear()
+        self._values.update((name, value) for name, value in state.items() if name not in _OWN)
+        if self._changes is None:
+            self._changes = ContextChanges(self._values)
+        return self._changes.take()
+
+    async def restore(self, store: Any, recorded: dict[str, Any] | None) -> None:
+        """Make recorded changes again."""
+        await self.take(store)
+        if recorded and self._changes is not None:
+            self._changes.restore(recorded)
+            for name in recorded["values"]:
+                await store.set(name, self._values[name])
 
 
 class WorkflowListener:

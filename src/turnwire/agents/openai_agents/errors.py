@@ -12,9 +12,8 @@ from agents import (
 )
 from agents.exceptions import ModelTimeoutError
 
-from turnwire.agents.errors import step_limit_reached
 from turnwire.agents.openai_agents.events import ModelFailure
-from turnwire.core.errors import AgentError, ModelError, ToolError
+from turnwire.core.errors import AgentError, ModelError, ToolError, step_limit_reached
 from turnwire.models.errors import explain
 
 _TRIPWIRES = (

@@ -10,8 +10,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from turnwire.agents.errors import step_limit_reached
-from turnwire.core.errors import AgentError, ModelError
+from turnwire.core.errors import AgentError, ModelError, step_limit_reached
 from turnwire.models import errors
 from turnwire.models.errors import refused, reported, unfinished, unreachable, unreadable
 
