@@ -8,7 +8,7 @@ import pytest
 
 from tests.contracts.turns import BOUND, followed, seized, types, whole_log, write
 from tests.core.desk import AgentEvents, Gate, echo, event_types, failure, open_actor_desk, open_desk, settle
-from turnwire.core.codec import encode_event, now_ms
+from turnwire.core.codec import encode_event
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, TurnEndedError
@@ -285,15 +285,6 @@ async def test_turn_over_its_timeout_fails(store: Store) -> None:
         error = await failure(desk, turn)
     assert (error.code, error.retryable) == ("turn_timeout", True)
     assert "0.05 seconds" in error.error
-
-
-async def test_turn_has_its_whole_time_on_a_server_whose_clock_is_early(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnwire.core.execution.now_ms", lambda: now_ms() + 3_600_000)
-    async with open_desk(store, echo, turn_timeout=60) as desk:
-        turn = await desk.start()
-        assert (await desk.end(turn)).outcome == "completed"
 
 
 async def test_timeout_error_of_an_agent_is_an_agent_failure(store: Store) -> None:

@@ -125,12 +125,16 @@ _NO_DECISIONS: Mapping[str, Decision] = MappingProxyType({})
 
 
 class Execution:
-    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need."""
+    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need.
+
+    `claimed_at` is the time of the claim by the store's clock, as is the start in the record.
+    """
 
     __slots__ = (
         "__weakref__",
         "_agent",
         "_checkpoint",
+        "_claimed_at",
         "_deadline",
         "_decisions",
         "_files",
@@ -168,6 +172,7 @@ class Execution:
         on_finished: Callable[["Execution"], None],
         history_source: HistorySource,
         meter: UsageMeter,
+        claimed_at: int,
     ) -> None:
         self.turn_id = record.id
         self.state = ExecutionState.STARTING
@@ -180,6 +185,7 @@ class Execution:
         self._on_finished = on_finished
         self._history_source = history_source
         self._meter = meter
+        self._claimed_at = claimed_at
         self._log = TurnLog(store, record, limits, self._on_store_failure)
         self._inputs = TurnInputs(store, record, self._log, limits)
         self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
@@ -413,9 +419,7 @@ class Execution:
 
     def _remaining_seconds(self) -> float:
         """Return the time left for the turn; the time it has waited for people does not count."""
-        if self._record.epoch == 1:
-            return self._limits.turn_timeout  # It begins now, whatever the clocks of this server and of the store say.
-        elapsed_ms = now_ms() - (self._record.started_at or now_ms()) - self._log.fold.waited_ms
+        elapsed_ms = self._claimed_at - (self._record.started_at or self._claimed_at) - self._log.fold.waited_ms
         return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
 
     def _begin_waiting(self) -> None:

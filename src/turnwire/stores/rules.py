@@ -130,11 +130,13 @@ class Leases:
         self._workers: dict[str, Worker] = {}
         self._attending: dict[str, set[str]] = {}
 
-    def renew(self, worker: str, name: str, draining: bool) -> None:
+    def renew(self, worker: str, name: str, draining: bool) -> int:
+        now = now_ms()
         self._until[worker] = self._clock() + self._seconds
         previous = self._workers.get(worker)
-        started_at = previous.started_at if previous else now_ms()
+        started_at = previous.started_at if previous else now
         self._workers[worker] = Worker(id=worker, name=name, started_at=started_at, draining=draining)
+        return now
 
     def retire(self, worker: str) -> None:
         self._until.pop(worker, None)

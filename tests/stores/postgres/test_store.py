@@ -1,6 +1,8 @@
 """The PostgreSQL store: opening, migrating, claiming across processes, partitions and sealed logs."""
 
 import asyncio
+import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,18 @@ import pytest
 
 from tests.contracts.stores import shared_databases
 from tests.contracts.turns import BOUND, append, claimed, ended, start, started, types, whole_log, write
+from tests.core.desk import open_desk, wait_until_suspended
 from tests.postgres_server import execute, run_aside
 from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
+from turnwire.core.approvals import WaitForApproval
 from turnwire.core.budget import DAY_MS, day_of
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Admission, Annotation
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
-from turnwire.core.events import TokenEvent
+from turnwire.core.events import ApprovalRequestEvent, TokenEvent
+from turnwire.core.execution import Execution
+from turnwire.core.turns import Turn
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
 from turnwire.stores.postgres.schema import MIGRATIONS, drop_partitions, partition_name
@@ -210,6 +216,38 @@ async def test_turns_of_a_session_are_numbered_in_the_order_of_their_commits(
     await asyncio.gather(*(start(process, session_id=session.id, admission=many) for process in (store, other) * 8))
     turns = await store.list_turns("ann", session_id=session.id)
     assert [turn.parent_turn_id for turn in turns] == [None, *[turn.id for turn in turns[:-1]]]
+
+
+@pytest.mark.parametrize(
+    ("hours_later", "outcome"), [(0, "completed"), (2, "failed")], ids=["at once", "two hours later"]
+)
+async def test_time_of_a_turn_is_measured_by_the_database(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, hours_later: int, outcome: str
+) -> None:
+    checked = asyncio.Event()
+    check_deadline = Execution.check_deadline
+
+    def check(execution: Execution, now: float) -> None:
+        check_deadline(execution, now)
+        checked.set()
+
+    async def send(turn: Turn) -> AsyncGenerator[str]:
+        if turn.resumption is None:  # The approval makes a second claim, by which a part of the time may be over.
+            raise WaitForApproval([ApprovalRequestEvent("c1", "send", {"to": "bob"})])
+        await checked.wait()
+        yield "sent"
+
+    monkeypatch.setattr(Execution, "check_deadline", check)
+    behind = 3_600
+    store = await processes.join(clock=lambda: time.time() - behind)
+    async with open_desk(store, send, turn_timeout=600) as desk:
+        turn = await desk.start()
+        await wait_until_suspended(desk, turn)
+    behind -= hours_later * 3_600
+    async with open_desk(store, send, turn_timeout=600) as desk:
+        checked.clear()
+        await desk.runner.decide(turn.id, "c1", approved=True)
+        assert (await desk.end(turn)).outcome == outcome
 
 
 # Partitions and sealed logs
