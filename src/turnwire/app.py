@@ -124,7 +124,7 @@ class Turnwire:
     - `tracer_provider`: OpenTelemetry's, for the spans of turns.
     - `control_token`: the operator's, for processes that share one; without it each makes its own.
     - `isolated`: for a process that only runs turns, beside servers that run none. Channels and services of extensions
-      are left to those, and turns are shared evenly with others of its kind.
+      are left to the servers, and turns are shared evenly with other isolated processes.
     - `maintenance_interval`: the seconds after which ended logs are sealed and old ones deleted; tests lower it.
     """
 
@@ -211,7 +211,7 @@ class Turnwire:
         self._watchdog: LoopWatchdog | None = None
 
     def _add_own_agents(self, docs: list[Path], watch: bool, demo: Literal["first", "last"] | None) -> None:
-        """Add the agents that come with Turnwire: of the vault, of documents, and the demo."""
+        """Add the agents that come with Turnwire: for the vault, for documents, and the demo."""
         settings, folder = self.settings, self._scratch or self.settings.data
         if settings.vault is not None:
             self.vault, vault_agent = assembly.build_vault(folder, settings.vault, settings)

@@ -65,7 +65,7 @@ class SqliteThreads:
         return call(connection)
 
     async def close(self) -> None:
-        """Finish the calls that were made before, then close the connections. Closing twice is closing once."""
+        """Finish the calls that were made before, then close the connections. A second call does nothing."""
         self.is_closed = True
         await asyncio.to_thread(self.shutdown)
 

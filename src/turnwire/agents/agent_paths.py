@@ -1,7 +1,7 @@
 """Agent paths of the agents that a turn's agent runs.
 
-An element of a path is the sub-agent's name. A sub-agent that begins while another one has the same path gets the id
-of the tool call that runs it too, as in `Scout:call_2`, so that no client mixes the two.
+An element of a path is the sub-agent's name. If another running sub-agent has the same path, the element has the id of
+the tool call too, as in `Scout:call_2`, so that clients can tell the two apart.
 """
 
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ def enter_agent(
 ) -> Path:
     """Return the path of a sub-agent that begins; `leave_agent` releases it.
 
-    `call_id` is the tool call that runs it, by default the running one. A run that is repeated after a crash, at the
-    same `place` of the journal, has the same path again; the caller may also know its `recorded` path, and those that
-    are `reserved` for others.
+    `call_id` is the tool call that runs the sub-agent, by default the current one. A run that is repeated after a crash
+    gets its earlier path again: it is found in the journal by the run's `place`, or passed as `recorded`, with the
+    paths that are `reserved` for other repeated runs.
     """
     call_id = call_id or running_call_id()
     if place and (journal := current_journal()):

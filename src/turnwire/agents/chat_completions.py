@@ -61,7 +61,7 @@ class ChatCompletionsAgent:
     names of the model options that clients may send (see `core.model_options`), by default all but `instructions`.
     `base_url` and the parameters after it apply to a model given by name.
 
-    Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
+    Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two tools of one name.
     """
 
     description: str | None = None
@@ -137,7 +137,7 @@ class ChatCompletionsAgent:
         return tool in self.tools and self.tools[tool].idempotent
 
     def with_model(self, address: ModelAddress) -> "ChatCompletionsAgent":
-        """Return the same agent with another model. Close both."""
+        """Return a copy of the agent with another model, which shares the toolsets. Close both agents."""
         agent = copy(self)
         agent.model = OpenAIModel(address.name, base_url=address.url, api_key=address.key or "none")
         return agent
@@ -152,9 +152,9 @@ class ChatCompletionsAgent:
     ) -> str:
         """Run one turn without a server: return the answer and append the exchange to `session`.
 
-        `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args), after each
-        (`tool_result`: tool, success, result) and with the answer (`response`: content), or with what went wrong
-        (`error`: error). `approve(request)` is awaited for tools that need approval; without it they are denied. Raises
+        `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args, call_id), after each
+        (`tool_result`: tool, success, result, call_id) and with the answer (`response`: content), or with the failure
+        (`error`: error). `approve(request)` is awaited for calls that need approval; without it they are denied. Raises
         AgentError and what the callbacks raise; the session is then unchanged.
         """
         try:
@@ -253,9 +253,9 @@ class _LoopCheckpoint(Struct, frozen=True, rename={"messages": "said", "has_text
 class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
-    `messages` is the conversation; the run appends its own messages to it, and before each model call those that have
-    come in `inputs` meanwhile. The model is offered the client's tools beside its own; the client runs those. `options`
-    are the client's; its instructions are in `instructions` already.
+    `messages` is the conversation. The run appends its own messages to it, and before each model call the new messages
+    of `inputs`. The model is offered `client_tools` beside `tools`; the client runs them. `options` are the client's
+    model options; the client's instructions are part of `instructions` already.
 
     Raises AgentError if two tools have the same name.
     """
@@ -428,7 +428,7 @@ class ToolLoop:
         self._set_calls(self._calls)
 
     def _next_model(self) -> Model:
-        """Return the model with the client's options; a tool must be called only once in a run."""
+        """Return the model with the client's options. A required tool is not required again once a tool was called."""
         options = self._options
         if options == _NO_OPTIONS or not isinstance(self._model, OpenAIModel):
             return self._model
@@ -455,7 +455,7 @@ class ToolLoop:
         return tool is not None and call.args is not None and not call.is_decided and tool.requires_approval(call.args)
 
     async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
-        """Run calls in parallel. Events come in the order the calls end, messages in the order of the requests."""
+        """Run calls in parallel. Yield results as the calls end; add their messages in the order of the requests."""
         room = asyncio.Semaphore(_MAX_PARALLEL_TOOLS)
         running = {asyncio.create_task(self._run_tool(call, room)): call for call in calls}
         outcomes: dict[str, ToolOutcome] = {}
@@ -478,7 +478,7 @@ class ToolLoop:
             return ToolOutcome(False, call.denial, call.denial, 0.0)
         tool = self._tools.get(call.tool)
         if call.tool in self._client_tools and call.args is not None:
-            # No room is needed: the client does the work.
+            # The limit of parallel tools does not count these: the client does the work.
             return await self._run_once(call, lambda: run_client_tool(call.call_id, call.tool, call.args or {}))
         if tool is None:
             available = ", ".join([*self._tools, *self._client_tools]) or "none"

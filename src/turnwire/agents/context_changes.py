@@ -20,18 +20,18 @@ class ContextChanges:
     def __init__(self, value: Any) -> None:
         self.value = value
         self._known = dict(_plain_attributes(value))
-        self._number = 0
-        self._numbers: dict[str, int] = {}
+        self._last_number = 0
+        self._restored_numbers: dict[str, int] = {}
 
     def take(self) -> dict[str, Any] | None:
-        """Return what has changed since the last call, with a number that tells which change of a value is later."""
+        """Return the values that are new or changed since the last call, or None. `number` orders these records."""
         current = dict(_plain_attributes(self.value))
         changed = {name: json.loads(text) for name, text in current.items() if self._known.get(name) != text}
         self._known = current
         if not changed:
             return None
-        self._number += 1
-        return {"number": self._number, "values": changed}
+        self._last_number += 1
+        return {"number": self._last_number, "values": changed}
 
     def restore(self, recorded: dict[str, Any] | None) -> None:
         """Make recorded changes again. Parallel tools may be repeated in another order than they ended in."""
@@ -39,10 +39,10 @@ class ContextChanges:
             return
         number = recorded["number"]
         for name, value in recorded["values"].items():
-            if number > self._numbers.get(name, 0):
-                self._numbers[name] = number
+            if number > self._restored_numbers.get(name, 0):
+                self._restored_numbers[name] = number
                 _attributes(self.value)[name] = value  # Not `setattr`: a frozen object may have a list that changes.
-        self._number = max(self._number, number)
+        self._last_number = max(self._last_number, number)
         self._known = dict(_plain_attributes(self.value))
 
 

@@ -17,9 +17,10 @@ _CLEAN_UP_SECONDS = 3.0
 
 
 class EventQueue:
-    """Events in order. `journal` is the turn's journal, or None if the runs behind this queue are not recorded.
+    """The events of a turn's runs, in the order in which they are written to the log.
 
-    `changes` records what tools change in the object that the SDK passes to them.
+    `journal` is the turn's journal, or None if these runs are not recorded. `changes` records what tools change in the
+    object that the SDK passes to them.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class EventQueue:
                 emit(event)
 
     def changes_of(self, value: Any) -> ContextChanges | None:
-        """Return the recorder of an object that a tool gets, or None if it is not the one of the turn."""
+        """Return the recorder of changes if `value` is the object that the turn passes to its tools; otherwise None."""
         return self.changes if self.changes is not None and self.changes.value is value else None
 
     async def flush(self) -> None:
@@ -55,7 +56,7 @@ class EventQueue:
     async def events(self) -> AsyncIterator[Event | str]:
         while (event := await self._queue.get()) is not None:
             yield event
-            # Only now: when the next event is requested, this one is written.
+            # After the `yield`: the reader requests the next event only when it has written this one.
             self._queue.task_done()
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class EventQueue:
 
 
 class EmittedEvents(EventQueue):
-    """The same for runs that no adapter reads, such as one in an agent that is a plain function: `emit()` writes.
+    """A queue for runs that no adapter reads, such as a run in a plain function: `put` emits each event at once.
 
     Such a run is not recorded: the function records its own steps, with `journaled`.
     """
@@ -95,8 +96,8 @@ async def run_events(
 ) -> AsyncGenerator[Event | str]:
     """Yield the events that a run puts into its queue, which it ends with None. Raises what the run raises.
 
-    Raises AgentError if an agent that `needs_journal` continues a turn that was begun without one: its calls are not
-    known.
+    With `needs_journal`, raises AgentError for a continued turn that was begun without a journal: nobody knows which
+    calls it has made.
     """
     queue = EventQueue()
     if needs_journal and turn.progress and turn.resumption is None and queue.journal is None:

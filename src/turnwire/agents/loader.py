@@ -1,6 +1,6 @@
 """Objects that may be given as an agent: functions, objects with `answer`, agents of SDKs, and references to them.
 
-SDKs are recognised by the modules of their classes, so that none is imported to find out.
+SDKs are recognised by the module names of their classes, so that no SDK has to be imported for this.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ BlockingAnswer = Callable[[Turn], Iterator[Event | str] | str | None]
 
 
 class WrappedFunction:
-    """The optional attributes of an agent, which the function that it wraps may declare."""
+    """Base class of the wrappers: the optional attributes of an agent, which the wrapped function may declare."""
 
     takes_attachments: bool | Sequence[str] = False
     takes_client_tools = False
@@ -167,7 +167,7 @@ def _chunk_text(chunk: Any) -> str:
 
 
 def _content(message: Any) -> Any:
-    """Return the content of a message, or the value itself if it is none."""
+    """Return the content of a message; return any other value unchanged."""
     return getattr(message, "content", message)
 
 
@@ -253,7 +253,7 @@ def record_loaded_sdks() -> None:
     """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
     for kind in KINDS:
         if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
-            # The application may have a package of that name, or not all of the extra.
+            # The application may have its own package of that name, or lack a package of the extra.
             with suppress(ImportError):
                 import_module(f"turnwire.agents.{kind.runner}").install_runner()
 
@@ -268,7 +268,7 @@ def kind_of(value: Any) -> Kind | None:
     return next((kind for kind in KINDS if kind.classes & classes), None)
 
 
-# Any of them
+# Agents of all kinds
 
 
 def as_agent(target: Any) -> Agent:
@@ -326,7 +326,7 @@ def _common_mistake(target: Any) -> str | None:
     except (TypeError, ValueError):
         return f"{name} cannot be called with a turn: write `{keyword} {target.__name__}(turn)`"
     if not is_async and len(inspect.signature(target).parameters) > 1:
-        # An agent may have more of them, but a function that is given by mistake is rarely found otherwise.
+        # An agent may have more parameters with defaults, but they are the best sign of a function that is no agent.
         return f"{name} takes more than a turn: write `def {target.__name__}(turn)`"
     return None
 
@@ -400,15 +400,15 @@ def _load(reference: str) -> Any:
 
 
 class AgentFactory:
-    """The place of an agent that needs a running event loop: a checkpointer, an MCP server, a connection pool.
+    """Stands in for an agent that needs a running event loop: for a checkpointer, an MCP server, a connection pool.
 
         @asynccontextmanager
         async def make():
             async with AsyncSqliteSaver.from_conn_string("threads.db") as saver:
                 yield create_agent(model, checkpointer=saver)
 
-    The server opens it on its loop when it opens, and closes it when it has closed everything that uses it. `make`
-    returns the context manager that yields the agent.
+    The server opens the factory on its event loop when the server itself opens, and closes it after everything that
+    uses the agent. `make` returns the context manager that yields the agent.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -427,14 +427,15 @@ def factory_of(target: Any) -> AgentFactory | None:
         return AgentFactory(lambda: manager)
     if not inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)) or inspect.isasyncgenfunction(target):
         return None
-    required = [each for each in inspect.signature(target).parameters.values() if each.default is each.empty]
+    required = [name for name, value in inspect.signature(target).parameters.items() if value.default is value.empty]
     return None if required else AgentFactory(target)
 
 
 class FactoryAgents:
-    """Opens the factories among some agents, and puts the agents in their place.
+    """Opens the factories in a mapping of agents, and replaces each factory with the agent that it yields.
 
-    One task opens and closes them, as the cancel scopes of MCP clients demand.
+    One task opens and closes all of them, because a cancel scope of an MCP client must be left in the task that has
+    entered it.
     """
 
     def __init__(self, agents: MutableMapping[str, Agent]) -> None:

@@ -1,9 +1,9 @@
 """Parser for tool calls that a model writes as text.
 
-Small local models often do: the whole reply is a JSON object such as
-`{"name": "weather", "arguments": {"city": "Oslo"}}`, or ends with one in a ```` ```json ```` fence. Text that may
-become such a call is held back until it is decided, so that no reader sees half of a call as the answer; other text
-passes at once. Only a call of an offered tool counts: any other JSON is text.
+Small local models often do that: the whole reply is a JSON object such as
+`{"name": "weather", "arguments": {"city": "Oslo"}}`, or the reply ends with such an object in a ```` ```json ````
+fence. Text that may become a call is held back until that is certain, so that no reader sees half of a call as the
+answer; other text passes at once. Only a call of an offered tool counts: any other JSON is text.
 """
 
 import re
@@ -77,7 +77,7 @@ class TextToolCalls:
 
 
 def _may_be_call(text: str) -> bool:
-    """Return True while the text can still become a call and nothing else."""
+    """Return True while the whole text may still turn out to be a tool call."""
     if len(text) > _MAX_CALL_LENGTH:
         return False
     body = text

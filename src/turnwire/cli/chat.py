@@ -240,7 +240,7 @@ async def _ask(
 
 
 async def _announced(turn: "AsyncGenerator[TurnUpdate]", view: "View", line: str) -> "AsyncGenerator[TurnUpdate]":
-    """Yield the updates of a turn, and print the line when it has begun: a server that is away answers nothing."""
+    """Yield the updates of a turn, and print `line` before the first one: until then no server has answered."""
     async with aclosing(turn):
         async for update in turn:
             if line:
@@ -250,7 +250,7 @@ async def _announced(turn: "AsyncGenerator[TurnUpdate]", view: "View", line: str
 
 
 async def _session_id(host: "Host", part: str | None) -> str | None:
-    """Return the session's id; its beginning is enough. Any other text is an id of the caller's own."""
+    """Complete the beginning of a session's id. Any other text is an id of a client's own: return it."""
     if part is None or not _ID_BEGINNING.fullmatch(part):
         return part
     return complete_id(part, [session.id for session in await host.sessions(_MAX_SESSIONS)], by_end=False)

@@ -21,7 +21,7 @@ _ANNOUNCEMENT = "server.json"
 def announce(data: Path, url: str, control_token: str, *, has_database: bool = False) -> None:
     """Write the server's address into the data folder; the token lets its readers manage keys.
 
-    A server with its logs in a database leaves the folder to the one that has its logs there, if that is running.
+    A server on a database does not replace the address of a running server that has its logs in this folder.
     """
     from turnwire.stores.sqlite.disk import is_locked
 

@@ -49,10 +49,10 @@ def index(
             _forget(library, path)
         if paths or not forget:
             roots = _roots(library, paths or [])
-            # Outside the event loop, where Ctrl+C would wait for the last file.
+            # Not in the event loop, so that Ctrl+C interrupts it at once.
             for root in roots:
                 _sync(library, root, settings.max_document_bytes)
-            asyncio.run(_continue(library, settings, roots, watch=watch, embed=embed))
+            asyncio.run(_embed_and_watch(library, settings, roots, watch=watch, embed=embed))
         documents, passages = library.count()
         typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.location}")
     except TurnwireError as error:
@@ -79,7 +79,7 @@ def _roots(library: "DocumentLibrary", paths: list[Path]) -> list[Path]:
     return roots
 
 
-async def _continue(
+async def _embed_and_watch(
     library: "DocumentLibrary", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool
 ) -> None:
     if embed:

@@ -69,7 +69,7 @@ async def open_host(options: HostOptions, screen: Screen) -> AsyncGenerator[Host
 
 
 def _locate(options: HostOptions) -> ServerAddress:
-    # Called while a server restarts: testing the folder's lock would take it from under the new one.
+    # Called while a server restarts: a test of the folder's lock takes the lock, and the new server could not start.
     if options.url is None:
         return announced_server(options.data, options.key)
     return ServerAddress(options.url.rstrip("/"), options.key)
@@ -101,7 +101,7 @@ class EmbeddedHost:
     ) -> None:
         """Without `extensions` it runs none, not even installed ones. Raise HostError."""
         try:
-            # Nobody waits for the turns of a program that was left.
+            # The person has left the program, so no turn gets time to finish.
             settings = Settings(data=data, shutdown_grace=0)
             self._turnwire = Turnwire(agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions)
         except (TurnwireError, ValueError) as error:

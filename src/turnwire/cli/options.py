@@ -1,4 +1,4 @@
-"""Options that several commands share, what they name (settings, agents, logs), and how a command reports."""
+"""Options that several commands share, loaders of what these name (settings, agents, logs), and printing."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def terminal_width() -> int:
 
 @contextmanager
 def progress_bar(title: str) -> "Generator[Callable[[int, int], None]]":
-    """Yield a function that shows how many of how many are done: a bar in a terminal, nothing in a pipe."""
+    """Yield `show(done, total)`, which updates a progress bar in a terminal and does nothing in a pipe."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -188,7 +188,7 @@ class HelpfulCommand(TyperCommand):
 
 
 class HelpfulGroup(TyperGroup):
-    """The same for a group of commands."""
+    """Group of commands whose `--help` shows no type for a flag."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))

@@ -101,7 +101,7 @@ async def _download(url: str, key: str | None, turn: str | None) -> bytes:
 
 
 async def _with_requests(recording: "TurnRecording", agent: str, settings: "Settings") -> "TurnRecording":
-    """Replay a turn right away: the same fingerprints prove that the requests are those of the turn."""
+    """Add the text of the requests by a replay: equal fingerprints prove that they are the recorded ones."""
     from turnwire.core.replay import replay_turn, updated_recording
 
     async with _opened_agents(agent, settings) as (client, name):
@@ -406,7 +406,7 @@ def _with_model(agent: "Agent", model: str, settings: "Settings") -> "Agent":
 
 
 def _need_no_key() -> None:
-    """Let agents be made without a key: in a replay nothing is called, and this key is good for nothing."""
+    """Set a dummy OpenAI key, so that agents can be built: a replay calls no model."""
     os.environ.setdefault("OPENAI_API_KEY", "replay")
 
 
@@ -426,7 +426,7 @@ def _checked(read: Any, prefix: str = "") -> Any:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, and end the command with the reason if it fails on purpose."""
+    """Run a coroutine; a HostError or TurnwireError ends the command with its message."""
     from turnwire.channels.console.host import HostError
     from turnwire.core.errors import TurnwireError
 

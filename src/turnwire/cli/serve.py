@@ -220,7 +220,7 @@ def build_turnwire(
 ) -> "Turnwire":
     """Build the application. With `extensions=None` it runs no extensions, whatever the settings say.
 
-    Who has configured nothing yet is offered the demo, too.
+    Without any agent, documents or vault, the demo agent is added as the last one.
     """
     from turnwire.app import Turnwire
     from turnwire.core.errors import TurnwireError
@@ -317,7 +317,7 @@ async def _has_keys_in_database(settings: "Settings") -> bool:
 
 
 def serve_alone(turnwire: "Turnwire") -> None:
-    """Serve in this process until a signal ends it, and tell clients of this machine where."""
+    """Serve in this process until a signal ends it, and announce its address in the data folder."""
     from turnwire.cli.web_server import WebServer, listen, url_of
 
     settings = turnwire.settings
@@ -356,7 +356,7 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
 
 def run_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
     """Run turns until the supervisor ends this process."""
-    # Open here, it would keep connections that nobody accepts.
+    # A socket that stays open here would queue connections that this process never accepts.
     channel.listening.close()
     turnwire.settings.drain_delay = 0
 

@@ -94,7 +94,7 @@ def mcp(
 
 
 def _find(data: Path, url: str | None, key: str | None) -> FindServer | None:
-    """Return how to find the server at `url`, or the one that uses the data folder; None if there is neither."""
+    """Return a function that finds the server at `url` or of the data folder; None if there is no such server."""
     from turnwire.cli.client import announced_server, find_server
 
     server = find_server(data, url, key)
@@ -173,7 +173,7 @@ async def _serve_embedded(
     from turnwire.settings import Settings
 
     try:
-        # Nobody waits for the turns of a program that was left.
+        # The client has left the program, so no turn gets time to finish.
         settings = Settings(data=data, shutdown_grace=0)
         turnwire = Turnwire(agents=load_agents(agents), settings=settings, docs=docs or [])
         async with turnwire.lifespan():

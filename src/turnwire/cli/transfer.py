@@ -80,7 +80,7 @@ def move(
         # A folder of a server on PostgreSQL has no logs, but may have uploads of an earlier version.
         has_logs = (data / DATABASE_NAME).exists() or not (data / LIBRARY_FILE).exists()
         moved = asyncio.run(_move(data, database_url)) if has_logs else None
-        documents, records = _move_beside(data, database_url)
+        documents, records = _move_documents_and_records(data, database_url)
     except sqlite3.Error as error:
         fail(f"a file in {data} cannot be read: {error}")
     except TurnwireError as error:
@@ -95,8 +95,8 @@ def move(
     typer.echo("The folder is unchanged. From now on, start the server with --database-url.")
 
 
-def _move_beside(data: Path, url: str) -> tuple[int, int]:
-    """Copy what is beside the logs. Return the number of uploaded documents and of records of channels."""
+def _move_documents_and_records(data: Path, url: str) -> tuple[int, int]:
+    """Copy the uploaded documents and the records of channels. Return the number of each."""
     from turnwire.assembly import open_shared
     from turnwire.extensions.tables import copy_tables
     from turnwire.retrieval.index.library import Library, NewDocument

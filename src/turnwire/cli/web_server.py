@@ -28,9 +28,9 @@ _waiting: WeakKeyDictionary[ServerState, dict["GuardedProtocol", None]] = WeakKe
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. A request that is not complete has a deadline, and there are not too many of them.
+    """One connection. Incomplete requests have a deadline, and their number is limited.
 
-    uvicorn itself reads the head of a request without a bound and waits for the rest of one for ever.
+    uvicorn itself reads heads of any size, and waits for the rest of a request for ever.
     """
 
     max_head_bytes = 64 * 1024
@@ -41,7 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
     request_seconds = 600.0
     """For a whole request."""
     max_incomplete = 0
-    """The most connections that wait for the head of a request; then the oldest is closed. 0 is by the system."""
+    """The most connections that wait for a head; beyond it the oldest is closed. 0: a quarter of the system's limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -184,10 +184,10 @@ def _own_address(family: int) -> str:
 
 
 def quiet_garbage_collector() -> None:
-    """Collect less often, and without what was made at start-up.
+    """Make the garbage collector run less often, and skip the objects of the start-up.
 
-    What is imported by now stays, and the objects of a turn are freed without the garbage collector. By default it
-    looks at all of them every few turns, which is a tenth of the cost of a turn.
+    Imported modules stay for ever, and reference counting frees the objects of a turn. By default the collector scans
+    all of them every few turns, which is a tenth of the cost of a turn.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)

@@ -37,8 +37,8 @@ T = TypeVar("T")
 class AsyncClient:
     """A client of one server.
 
-    Requests that can be repeated safely are retried when the server does not answer: all of this class but `request`
-    with another method than GET. Every method may raise ClientError.
+    Requests that can be repeated safely are retried when the server does not answer: all requests of this class, except
+    `request` with a method other than GET. Every method may raise ClientError.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class AsyncTurnHandle:
     async def steer(self, message: str, **options: Unpack[MessageOptions]) -> "AsyncTurnHandle":
         """Put a message into the running turn, and return the message's own turn.
 
-        That one ends as `joined`, or is the next turn of the session if this one ends first.
+        The message's turn ends as `joined`. If the running turn ends first, it is the next turn of the session.
         """
         options.setdefault("on_busy", "steer")
         session_id = self._session_id or (await self.snapshot()).session_id
@@ -445,7 +445,7 @@ class AsyncTurnHandle:
         return stream
 
     def _check(self, outage: "Outage", error: ClientError) -> None:
-        """Raise an error that a retry does not mend, or that has lasted too long."""
+        """Raise the error if a retry cannot help, or if the outage has lasted too long."""
         limits = self._link.limits
         if not self.is_reached:
             if not self._link.is_worth_a_retry(outage, error):

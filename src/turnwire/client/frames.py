@@ -48,7 +48,7 @@ class FrameReader:
         self.position = _position_of(after) if after else 0
         self.is_done = False
         self.retry_seconds: float | None = None
-        """The wait before the next connection that the server has requested for closing this one."""
+        """The wait before the next connection, if the server has asked its readers to reconnect."""
         self._text: list[tuple[int, str]] = []
 
     @property

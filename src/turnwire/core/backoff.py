@@ -14,7 +14,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
     """Exponential backoff with a cap and jitter.
 
     The caller counts the failures, so a loop, a restarted process and a database row can all use it. `jitter` is the
-    share by which a delay may be shorter or longer: what failed together should not come back together.
+    share by which a delay may be shorter or longer, so that callers that failed together do not retry together.
     """
 
     first: float

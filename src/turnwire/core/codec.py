@@ -181,7 +181,7 @@ def _escape(body: bytes) -> bytes:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a JSON value for a foreign object, as tools return them: the dump of a pydantic model, else a name."""
+    """Return a JSON value for an object that a tool returned: the dump of a Pydantic model, or else its class name."""
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if dump else f"<{type(value).__name__}>"
 

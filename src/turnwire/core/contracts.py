@@ -81,7 +81,7 @@ def attachment_types(agent: object) -> tuple[str, ...]:
 def check_attachments(name: str, agent: object, options: Mapping[str, Any]) -> None:
     """Raise AttachmentsNotTakenError if a turn with these options has files that the agent does not take."""
     accepted = attachment_types(agent)
-    if options.get("attachments") and not accepted:  # Of a turn that an older version has accepted.
+    if options.get("attachments") and not accepted:  # The turn was accepted by an older version.
         raise AttachmentsNotTakenError(name)
     for file in attached_files(options):
         if not accepts(accepted, file.media_type):
@@ -139,7 +139,7 @@ def starters_of(agent: object) -> list[str]:
 
 
 def problems_of(agent: object) -> list[str]:
-    """Return what an agent says is missing. It must not keep the server from starting."""
+    """Return the problems that an agent reports. If its `find_problems` fails, the server starts all the same."""
     find: Callable[[], list[str]] | None = getattr(agent, "find_problems", None)
     try:
         return [] if find is None else find()
@@ -170,9 +170,10 @@ class HistorySource(Protocol):
 class NewTurn(Struct, frozen=True, kw_only=True):
     """A turn to be accepted. `fingerprint` tells a repeated request from a different one with the same key.
 
-    With `session`, the turn begins a new session, which is created in the same step. A fork names the turn that it
-    copies, and has its own journal, and the checkpoint of its last suspension. If `record` is waiting, so is the turn.
-    `digests` are the files that the turn needs; `blobs` are those of them that the client has sent with it.
+    With `session`, the turn begins a new session, which is created in the same step. For a fork, `forked_from` is the
+    turn that it copies, `entries` its journal, and `checkpoint` that of its last suspension. A turn whose `record` is
+    waiting is accepted as waiting. `digests` are those of all files that the turn needs; `blobs` are the files that the
+    client has sent with the request.
     """
 
     record: TurnRecord
@@ -268,21 +269,28 @@ CallState = Literal["started", "finished", "unrecorded", "shown", "waiting"]
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a turn's journal: something that became known about a call of a model or a tool.
+    """One line of a turn's journal: a change in the state of one call of a model or a tool.
 
-    The entries of a call have the same `key`, which is unique in its segment: the part of a turn between two
+    All entries of a call have the same `key`, which is unique in its segment: the part of a turn between two
     suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
-    A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON; the result of an
-    `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
-    because a restart made the first ones void. A `waiting` one was stopped because it waits for a person or the client:
-    it runs again when that has answered. An entry of the kind `step` has the result of code that calls models and
-    tools, or none; there is no entry for its start, and calls inside it need not be repeated. An entry of the kind
-    `suspension` begins a segment; its names are the ids of the calls that a person decides about, and its result is the
-    agent's checkpoint as base64. One without names begins the segment of a fork, in which the agent begins with another
-    message, or that of an agent that has changed. One of the kind `input` has the messages that entered the turn before
-    a call, in its `result`; it is committed with their `input` events.
+    `names` are those of the agent (if known) and of the model or tool; `fingerprint` is a digest of the request.
 
-    `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
+    The states of a call:
+
+    - `started`: the call may have taken effect.
+    - `finished`: `result` is its result, an ASCII line of JSON.
+    - `unrecorded`: the call has finished, but its result is too large or is not JSON.
+    - `shown`: a finished call whose events stand at new positions, because a restart made the first ones void.
+    - `waiting`: the call was stopped to wait for a person or the client; it runs again when there is an answer.
+
+    The kinds of entries that are not about a single call:
+
+    - `step`: the result of code that calls models and tools, if it has one. There is no entry for its start, and the
+      calls inside a recorded step need not be repeated.
+    - `suspension`: begins a segment. `names` are the ids of the calls and questions that a person decides about,
+      `result` is the agent's checkpoint as base64. Without names, the segment is that of a fork that continues with
+      another message, or of an agent that has changed.
+    - `input`: `result` has the messages that entered the turn before a call. It is committed with their `input` events.
     """
 
     kind: CallKind
@@ -368,7 +376,7 @@ class AppendRequest(Struct, eq=False):
 
 
 class Notice(Struct, frozen=True):
-    """A turn that has ended or waits, and is still to be delivered to a webhook; `attempts` have failed so far.
+    """A turn that has ended or waits, and is still to be delivered to a webhook after `attempts` failed attempts.
 
     `taken_until` is the time until which the notice is hidden from others.
     """
@@ -456,14 +464,14 @@ class LogStore(LogReader, Protocol):
     def append(self, request: AppendRequest) -> None:
         """Queue a request for the next commit. Never waits.
 
-        A commit takes the requests of all turns. The first one after a quiet moment begins at the next iteration of the
-        event loop; the next ones begin when the commit before has returned, and not within the store's commit interval.
+        A commit takes the requests of all turns. The first commit after a quiet moment begins at the next iteration of
+        the event loop; a later one begins when the one before has returned and the store's commit interval is over.
 
         `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
         with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
         do not follow the last one or an entry is ahead of its events, TurnEndedError after `done`, StoreFullError. An
-        ending forgets the turn's attachments, and a full store still takes it. Any process may end
-        a queued turn as `joined`, in the epoch that its record has.
+        ending removes the turn's attachments, and a full store still accepts it. Any process may end a queued turn as
+        `joined`, in the epoch that its record has.
 
         Not promised: that requests of different turns are committed in the order in which they were made.
         """
@@ -729,8 +737,9 @@ class AnnotationStore(Protocol):
 class Outbox(Protocol):
     """The queue of turns that have ended, and are still to be delivered to a webhook.
 
-    A store that keeps an outbox adds a turn in the step that ends it, so no process can die in between; one that also
-    notes waits, in the step that suspends it too. A turn has one notice, the newest. An erased turn leaves the outbox.
+    A store that keeps an outbox adds a notice in the step that ends the turn, so no process can die in between; a store
+    that also notes waits adds one in the step that suspends the turn. A turn has one notice, the newest. Erasing a turn
+    removes its notice.
     Not promised: that a notice is delivered only once.
     """
 
@@ -759,7 +768,7 @@ class Store(LogStore, TurnStore, ClaimStore, SessionStore, BlobStore, KeyStore, 
         ...
 
     def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        """Return False if no other process watches an unfinished turn, as far as this process has heard."""
+        """Return False if no other process watches an unfinished turn, as far as this process knows."""
         ...
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""`emit()`, which writes events from inside a tool, and the context variables it stands on.
+"""`emit()`, which writes events from inside a tool, and the context variables that it reads.
 
 Asyncio tasks and `asyncio.to_thread` inherit the running turn as a context variable. Outside a turn `emit()` does
 nothing, so that a tool can be used and tested on its own.
@@ -54,8 +54,8 @@ def emit_state(state: Any) -> None:
     """Share a state with the clients of the running turn: a JSON value, from any thread.
 
     The first call of a turn writes the whole state, a later one what has changed since. AG-UI clients get
-    `STATE_SNAPSHOT` and `STATE_DELTA`, others a `custom` event named `turnwire.state`; `TurnState.shared_state` is the
-    whole. Raises TypeError for a value that is not JSON, and what `emit` raises. Does nothing outside a turn.
+    `STATE_SNAPSHOT` and `STATE_DELTA`, others a `custom` event named `turnwire.state`; `TurnState.shared_state` has the
+    whole state. Raises TypeError for a value that is not JSON, and what `emit` raises. Does nothing outside a turn.
     """
     if (running := _running.get()) is not None:
         _on_loop(running, lambda: _write_state(running, state))
@@ -90,7 +90,7 @@ async def wait_for_room() -> None:
 
 
 def _write_from_thread(running: _RunningTurn, write: Callable[[], None]) -> None:
-    # The thread waits for the loop: that keeps its events in order, holds it back, and raises the error in it.
+    # The thread waits for the event loop, so that its events stay in order, it cannot run ahead, and it gets the error.
     written: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def write_on_loop() -> None:

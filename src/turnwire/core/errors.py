@@ -114,7 +114,7 @@ class QuestionDeclinedError(ToolError):
 
 
 class ApprovalConflictError(TurnwireError):
-    """`why` completes the sentence that begins with the call."""
+    """`why` is a clause about the call, such as "is denied already"."""
 
     code = "approval_conflict"
 

@@ -102,8 +102,9 @@ class ExecutionState(Enum):
     ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
 
 
-# Events that an agent does not yield, or that its journal decides about.
-_NOT_REPEATED = (
+# After a restart, these are never compared with the events in the log: an agent does not yield them, or its journal
+# decides whether they are written again.
+_UNCOMPARED = (
     *RESERVED,
     TokenEvent,
     ReasoningEvent,
@@ -176,7 +177,7 @@ class Execution:
     ) -> None:
         self.turn_id = record.id
         self.state = ExecutionState.STARTING
-        # Only if somebody waits for the end.
+        # Made by the first call of `wait`.
         self._finished: asyncio.Future[None] | None = None
         self._store = store
         self._agent = agent
@@ -199,7 +200,7 @@ class Execution:
         # Calls that are in the log already, and that the agent will yield again.
         self._decisions: Mapping[str, Decision] = _NO_DECISIONS
         self._resumed_calls: list[Event] | None = None
-        # Only for an agent with a journal, which yields the events before a restart again: those that are in the log.
+        # For an agent with a journal only. `_logged` counts the logged events that it will yield again after a restart.
         self._journal: TurnJournal | None = None
         self._recording = _NO_RECORDING
         self._logged: dict[bytes, int] | None = None
@@ -302,7 +303,7 @@ class Execution:
             await self._end()
 
     async def _restore_log(self) -> None:
-        """Read the log, however often it takes: this worker owns the turn, so nobody else would run or end it."""
+        """Read the log, and retry while the store fails: this worker owns the turn, so no other would run or end it."""
         failures = unreadable = 0
         while not self._is_finished:
             try:
@@ -324,7 +325,7 @@ class Execution:
         if self._releases_after_step:
             self._begin_stopping(HANDED_BACK)
             return
-        # `start` has checked this, but the agent may be another one since a restart.
+        # `TurnRunner.start` has checked this, but since a restart the name may stand for another agent.
         check_attachments(self._record.agent, agent, self._record.options)
         check_model_options(self._record.agent, agent, self._record.options)
         if self._waits.tools and not takes_client_tools(agent):
@@ -411,7 +412,7 @@ class Execution:
         journal.void_outputs = void_outputs(void, self._recording, fold)
 
     def _hands_over(self) -> bool:
-        """Give the turn to another worker between two calls, if this one drains."""
+        """Hand the turn to another worker if this one drains and no call is open. Return True if it does."""
         if not self._releases_after_step or self._journal is None or not self._journal.is_between_calls:
             return False
         self.stop(HANDED_BACK)
@@ -423,7 +424,7 @@ class Execution:
         return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
 
     def _begin_waiting(self) -> None:
-        """Stop the agent, which waits for answers alone."""
+        """Stop the agent and suspend the turn: all that it still does is wait for answers."""
         if self.state is ExecutionState.RUNNING and self._journal is not None:
             self._waiting_calls = self._journal.close()
             self.stop(WAITING)
@@ -535,7 +536,7 @@ class Execution:
         return progress(fold)
 
     async def _diverged_progress(self) -> tuple[Message, ...]:
-        """Return the tool steps that an agent continues from that had changed."""
+        """Return the finished tool steps from which an agent that has changed continues."""
         await self._log.flush()
         fold, base = TurnFold(), self._recording.base
         async for events in read_all(self._store, self.turn_id, 0):
@@ -550,14 +551,14 @@ class Execution:
         """Run the agent and write what it yields. The loop is the path of every token."""
         answer = agent.answer(await self._make_turn(agent))
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
-        repeated = self._journal if self._journal is not None and self._journal.repeats_text else None
+        repeating = self._journal if self._journal is not None and self._journal.repeats_text else None
         append_token = log.append_token
         try:
             async for event in answer:
                 if isinstance(event, str):
                     if meter.is_spent:
                         raise meter.overdraft()
-                    if event and not (repeated is not None and repeated.repeats_text):
+                    if event and not (repeating is not None and repeating.repeats_text):
                         append_token(event)
                 else:
                     self._write(event)
@@ -628,7 +629,7 @@ class Execution:
     def _is_not_repeated(self, event: Event) -> bool:
         # Only an agent that journals steps of its own reports the usage of a finished call again.
         steps_only = self._journal is not None and self._journal.has_steps_only
-        return isinstance(event, _NOT_REPEATED) or (isinstance(event, UsageEvent) and not steps_only)
+        return isinstance(event, _UNCOMPARED) or (isinstance(event, UsageEvent) and not steps_only)
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""

@@ -13,10 +13,10 @@ from turnwire.core.errors import TooManyRequestsError
 
 
 class FairSlots:
-    """At most `slots` holders, at most `each` of one principal; at most `waiting` of a principal wait for one.
+    """A fixed number of slots. A principal holds at most `each` of them, and at most `waiting` of its requests wait.
 
-    With `rests`, a slot that was given back is free for its principal only after as long again as it was held, so that
-    nobody keeps a processor busy all the time.
+    With `rests`, a slot that was given back counts as its principal's for as long again as it was held, so that no
+    principal keeps a processor busy all the time. Others may take it at once.
     """
 
     def __init__(self, name: str, *, slots: int, each: int, waiting: int, rests: bool = False) -> None:
@@ -30,7 +30,7 @@ class FairSlots:
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
     def slot(self, principal: str) -> "FairSlot":
-        """Return a context that holds a slot. To enter it raises TooManyRequestsError."""
+        """Return a context that holds a slot. Entering it raises TooManyRequestsError."""
         return FairSlot(self, principal)
 
     async def take(self, principal: str) -> None:
@@ -40,7 +40,7 @@ class FairSlots:
             await self._wait(principal)
 
     def give_back(self, principal: str, seconds: float = 0) -> None:
-        """Give back a slot that was held for so long."""
+        """Give back a slot that was held for this number of seconds."""
         self._free += 1
         if self._rests and seconds:
             asyncio.get_running_loop().call_later(seconds, self._release, principal)

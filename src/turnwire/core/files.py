@@ -21,7 +21,7 @@ ATTACHED = "attached"
 """The option of a turn with the descriptions of its message's files. Agents get `turn.attachments` instead."""
 
 MODEL_FILE_TYPES = ("image/*", "application/pdf", "text/*", "application/json")
-"""What our adapters pass on to a model: images and PDFs as they are, text as text."""
+"""The media types that our adapters pass on to a model: images and PDFs as they are, text files as text."""
 
 _GONE = "[The file {name} was sent here, and is no longer kept.]"
 _TEXT_TYPES = ("text/*", "application/json")
@@ -75,7 +75,7 @@ class BlobReader(Protocol):
 
 
 class TurnFiles:
-    """The files that a running turn can read: those of its session. They are read once."""
+    """The files that a running turn can read: those of its session. Each is read from the store once."""
 
     __slots__ = ("_read", "_session_id", "_store")
 
@@ -117,7 +117,7 @@ async def read_file(file: AttachedFile) -> bytes:
 
 
 class LoadedFile(Struct, frozen=True):
-    """A file for a model: its bytes, or for one that is named by its URL only, none."""
+    """A file for a model. `data` is empty if the client named the file by its URL only."""
 
     info: AttachedFile
     data: bytes = b""
@@ -147,7 +147,7 @@ class LoadedFiles:
         self._contents = contents or {}
 
     def parts(self, message: Message) -> list[str | LoadedFile]:
-        """Return the text of a message and its files. Files of text are text, and so is the note about a lost one."""
+        """Return the text of a message and its files. Text files, and the note for a lost file, are text."""
         parts: list[str | LoadedFile] = [message.content] if message.content or not message.attachments else []
         for file in message.attachments:
             data = self._contents.get(file.digest or "")

@@ -81,7 +81,7 @@ class Follower:
     def close(self) -> None:
         self._is_closed = True
         self._unwatch()
-        # Its owner and its watch refer to it; without these, all are freed without the garbage collector.
+        # The owner and the watch refer to the follower: without its references to them, no cycle is left to collect.
         self._deliver = self._failed = self._unwatch = _ignore
         if self._reading is not None:
             self._reading.cancel()

@@ -101,12 +101,12 @@ def plan_fork(
         fold.add(logged)
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
-    is_message = message in (None, fold.message)
-    if is_message and not is_changed and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
-        return _continued(copied, entries, recording, fold, agent)
-    attachments = fold.attachments if is_message else ()
+    is_repeated = message in (None, fold.message)
+    if is_repeated and not is_changed and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
+        return _plan_continuation(copied, entries, recording, fold, agent)
+    attachments = fold.attachments if is_repeated else ()
     message_event = MessageEvent(message or fold.message, by, channel, attachments)
-    return _followed_up(copied, entries, recording, fold, message_event)
+    return _plan_follow_up(copied, entries, recording, fold, message_event)
 
 
 def _digests(fold: TurnFold) -> set[str]:
@@ -123,7 +123,7 @@ def _can_continue(recording: Recording, fold: TurnFold) -> bool:
 # The same message
 
 
-def _continued(
+def _plan_continuation(
     copied: Sequence[LoggedEvent], entries: list[JournalEntry], recording: Recording, fold: TurnFold, agent: Agent
 ) -> ForkPlan:
     plan = ForkPlan(
@@ -226,7 +226,7 @@ def _shared_inputs(entry: JournalEntry, position: int) -> Iterator[JournalEntry]
 # Another message, agent or model
 
 
-def _followed_up(
+def _plan_follow_up(
     copied: Sequence[LoggedEvent],
     entries: list[JournalEntry],
     recording: Recording,

@@ -18,7 +18,7 @@ from turnwire.core.events import AttachedFile, StatusEvent
 from turnwire.core.turns import Input, Message, Step, ToolRequest, TurnRecord, TurnState
 
 PARAGRAPH = "\n\n"
-"""What agents write between two replies of their model in one answer, such as before and after a tool call."""
+"""The text between two replies of the model in one answer, such as those before and after a tool call."""
 _NOTES = {
     "cancelled": "[The user stopped this answer before it was complete.]",
     "failed": "[This answer failed before it was complete.]",
@@ -69,7 +69,7 @@ def _parts(state: TurnState) -> Iterator[_Part]:
 
 
 def _part_messages(part: _Part, text: str, note: str | None) -> Iterator[Message]:
-    """Yield a message and the answer to it, which begins at an offset of the text."""
+    """Yield the message of a part and the answer to it, which is the text from `part.start` on."""
     messages = [part.message]
     groups = list(_call_groups(part))
     add_messages(messages, work_messages(text, groups, part.inputs, lambda _: True, part.start))
@@ -121,7 +121,7 @@ def _first(step: Sequence[Step] | Input) -> Step | Input:
 
 
 def add_messages(messages: list[Message], more: Iterable[Message]) -> None:
-    """Append messages; of two users' messages in a row, which some model providers reject, make one."""
+    """Append messages, and join two user messages in a row, which some model providers reject."""
     for message in more:
         if messages and messages[-1].role == message.role == "user":
             before = messages.pop()

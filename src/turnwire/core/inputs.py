@@ -29,7 +29,7 @@ JOINS = "joins"
 
 
 _NONE_TAKEN: Mapping[str, int] = MappingProxyType({})
-_OVERHEAD_BYTES = 1024  # Of an `input` event, beyond the `message` event that it comes from.
+_OVERHEAD_BYTES = 1024  # How much larger an `input` event may be than the `message` event that it comes from.
 
 
 def join_mode(record: TurnRecord) -> InputMode | None:

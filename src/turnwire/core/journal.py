@@ -37,7 +37,7 @@ _DIVERGENCE = "divergence"
 APPROVAL = "approval"
 """The name of the call in which an agent waits for a decision; `call_id` in its arguments is the call to approve."""
 FOLLOW_UP = "fork"
-"""The key of the suspension with which a fork goes on with a message begins with this."""
+"""The prefix of the key of the `suspension` entry after which a fork continues with a message."""
 logger = logging.getLogger("turnwire.runner")
 # Steps save work, but a turn can be continued without them: they leave room for the results of calls.
 _MAX_STEP_BYTES = 64 * 1024
@@ -145,9 +145,9 @@ def fold_journal(entries: Iterable[JournalEntry]) -> Recording:
 class JournaledCall:
     """A call that an agent makes: answered from the journal, or live.
 
-    `result` is the recorded result of a call that is not `is_live`. If it is not `is_shown` either, a restart has made
-    its events void: the agent writes them again (but not its usage, which stays), and then calls `show`. A live call
-    must be finished; used as a context manager, a call that is not finished counts as broken off.
+    A call that is not `is_live` has its recorded `result`. If it is not `is_shown` either, a restart has made its
+    events void: the agent writes them again (but not the usage event, which stays valid), and then calls `show`. A live
+    call must end with `finish`; if its context is left without that, the call counts as broken off.
     """
 
     def __init__(self, journal: "TurnJournal", base: str, started: JournalEntry, recorded: RecordedCall | None) -> None:
@@ -200,8 +200,8 @@ class JournaledCall:
 class TurnJournal:
     """Records the calls of a running turn, and answers those that are recorded already.
 
-    `repeats` tells whether a tool that broke off may run again. `hands_over` is called before a call goes live; if it
-    returns True, the turn is being given to another worker and the call is not made.
+    `repeats(tool)` returns True if a call of the tool that broke off may run again. `hands_over` is called before a
+    call goes live; if it returns True, the turn is being handed to another worker and the call is not made.
     """
 
     def __init__(
@@ -554,14 +554,14 @@ class TurnJournal:
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
         if self.is_closed or self._hands_over():
-            await asyncio.get_running_loop().create_future()  # Until the turn's task is cancelled.
+            await asyncio.get_running_loop().create_future()  # Never done: the turn's task is being cancelled.
         self.record(entry)
         self._open[entry.key] = entry
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
 
-    def _diverge(self, what: str) -> AgentError:
-        self.divergence = _diverged(what)
+    def _diverge(self, difference: str) -> AgentError:
+        self.divergence = _diverged(difference)
         return self.divergence
 
     def _answer(self, base: str, entry: JournalEntry, recorded: RecordedCall) -> JournaledCall:
@@ -616,7 +616,7 @@ class TurnJournal:
 
 
 def _holds(base: str, place: str) -> bool:
-    """Return True if a place is that of a call, or inside it."""
+    """Return True if `place` is that of the call with this base, or inside it."""
     return base == place or is_inside(place, base)
 
 
@@ -642,9 +642,10 @@ def _describe(names: Sequence[str]) -> str:
     return " of ".join(repr(name) for name in reversed(names))
 
 
-def _diverged(what: str) -> AgentError:
+def _diverged(difference: str) -> AgentError:
+    text = f"The answer cannot be continued after a restart, since the agent has changed: {difference}."
     return AgentError(
-        f"The answer cannot be continued after a restart, since the agent has changed: {what}. Send the message again.",
+        f"{text} Send the message again.",
         code="diverged",
         retryable=True,
     )

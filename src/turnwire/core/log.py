@@ -33,7 +33,7 @@ from turnwire.core.turns import TurnRecord
 
 _SHORT_PAUSE_MS = 5
 _SMALL_BYTES = 64
-"""The body of nearly every token is smaller, so their number bounds the size of the answer."""
+"""Nearly every token has a body of at most this size, so the number of tokens bounds the size of the answer."""
 
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
@@ -128,7 +128,7 @@ class TurnLog:
         self._max_uncommitted = limits.max_uncommitted_events
         # Up to this position, a small token needs no check.
         self._free_until = 0
-        # At most so many bytes of the answer are in the log up to this position.
+        # An upper bound for the bytes of the answer, and the position up to which it counts them.
         self._answer_bytes = self._measured_until = 0
         self._on_failure = on_failure
         # The buffer; when the store has taken it, the next event begins another one.
@@ -136,12 +136,12 @@ class TurnLog:
         self._unsettled_requests = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
-        # Milliseconds between tokens of two requests; the second number is the last position that is no token.
+        # Milliseconds between the tokens of two requests, and the position of the last event that is not a token.
         self._pauses: list[int] = []
         self._other_position = 0
 
     async def restore(self, known: TurnFold | None = None) -> None:
-        """Fold the events that are in the log, after those of `known`. Raises StoreError; then nothing is folded."""
+        """Fold the events of the log that come after those of `known`. Raises StoreError; then call it again."""
         fold = known or (TurnFold() if self.fold.position else self.fold)
         position = fold.position
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
@@ -241,7 +241,7 @@ class TurnLog:
         self._free_until = 0
 
     def reopen(self) -> None:
-        """Take events again, after an end that could not be written."""
+        """Accept events again after `close`, to write how the turn is handed over or suspended."""
         self.ended = False
 
     def _check_response_size(self, size: int) -> None:
@@ -269,6 +269,7 @@ class TurnLog:
         self._pauses.clear()
 
     async def wait_for_room(self) -> None:
+        """Wait until enough events are committed for the agent to go on, or an append has failed."""
         while self.is_behind and self._failure is None:
             await self._next_change()
 

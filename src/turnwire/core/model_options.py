@@ -2,8 +2,8 @@
 
 They are options of a turn like any other, under the names in `OPTION_NAMES`, so that an agent that is a function reads
 them as it always has. `ModelOptions` is their typed value, for the agents that hand them to a model. Which of them an
-agent takes is its operator's decision (`takes_model_options`): a client cannot change what a server's agent was told to
-do unless that is allowed.
+agent takes is its operator's decision (`takes_model_options`): a client cannot change the instructions of an agent that
+does not allow it.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ UNDECLARED_OPTIONS = ("instructions", "temperature", "top_p", "max_tokens", "sto
 # The names that OpenAI's two APIs have for `max_tokens`.
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _MAX_DEPTH = 32
-_ALIKE = ("title", "description", "default", "examples", "$schema", "additionalProperties", "required")
+_NOT_COMPARED = ("title", "description", "default", "examples", "$schema", "additionalProperties", "required")
 
 
 class NamedTool(Struct, frozen=True):
@@ -157,7 +157,7 @@ def _is_alike(schema: dict[str, Any] | None, declared: dict[str, Any]) -> bool:
 
 
 def _shape(schema: Any, root: dict[str, Any], depth: int = 0) -> Any:
-    """Return a schema without what does not change its values, and with its references resolved."""
+    """Return a schema for comparison: without the keywords in `_NOT_COMPARED`, and with its references resolved."""
     if isinstance(schema, list):
         return [_shape(item, root, depth) for item in cast("list[Any]", schema)]
     node = cast("dict[str, Any]", schema) if isinstance(schema, dict) and depth < _MAX_DEPTH else None
@@ -168,4 +168,4 @@ def _shape(schema: Any, root: dict[str, Any], depth: int = 0) -> Any:
     if isinstance(properties := node.get("properties"), dict):
         fields = {key: _shape(value, root, depth + 1) for key, value in cast("dict[str, Any]", properties).items()}
         return {"type": "object", "properties": fields}
-    return {key: _shape(value, root, depth + 1) for key, value in node.items() if key not in (*_ALIKE, "$defs")}
+    return {key: _shape(value, root, depth + 1) for key, value in node.items() if key not in (*_NOT_COMPARED, "$defs")}

@@ -1,6 +1,6 @@
 """The readers of turns that are to be cancelled when nobody reads them any more.
 
-Leaving is not stopping: only turns with a `disconnect_grace` are counted here.
+A turn without a `disconnect_grace` goes on when its readers leave, so its readers are not counted here.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class Presence:
     """Counts the readers of turns in this process.
 
     `leave` is called when the last reader of a turn has been gone for the turn's grace period and no other process has
-    a reader. A turn that nobody has begun to read is not left. The readers of a turn that this process continues may
-    have left while no process counted them, so they are expected back.
+    a reader. A turn that nobody has begun to read goes on. The readers of a turn that this process continues may have
+    left while no process counted them, so `leave` is called for that turn too, unless a reader comes back in time.
     """
 
     def __init__(self, store: Store, process: Callable[[], str], leave: Callable[[str], Awaitable[None]]) -> None:

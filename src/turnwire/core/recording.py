@@ -1,4 +1,4 @@
-"""Recordings: one turn as a file, with all that a replay needs and nothing that reaches another turn.
+"""Recordings: one turn as a file, with everything that a replay needs.
 
 A recording has one line of ASCII JSON for each of these:
 
@@ -33,7 +33,7 @@ from turnwire.core.inputs import JOINS
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
-_TURNWIRE = version("turnwire")  # Read here, since it is in a file.
+_TURNWIRE = version("turnwire")  # Read once, because it comes from a file.
 VERSION = 1
 _NOT_RECORDED = ("resumption", "progress")
 
@@ -116,7 +116,7 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
 async def recorded_history(store: PastTurns, record: TurnRecord, turns: int, tokens: int) -> tuple[Message, ...]:
     """Return the messages that the agent of a past turn was given: those from before its session, and its turns.
 
-    A history that was summarised is given as it is without summaries.
+    Summaries are not made again: for a turn with a summarised history, the result has the trimmed messages instead.
     """
     recalled = await TrimmedHistory(store, turns, tokens).recall(record)
     return await imported_history(store, record) + recalled

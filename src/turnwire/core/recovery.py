@@ -39,9 +39,9 @@ from turnwire.core.state import TurnFold
 from turnwire.core.turns import HANDED_BACK, SHUTDOWN, WORKER_LOST, Message, Step, Stop
 
 MAX_RESTARTS = 3
-"""The limit exists because a turn that is often lost with its worker may be what kills the workers.
+"""The most restarts of a turn: one that is often lost with its worker may be what kills the workers.
 
-With a journal, the restarts since the last finished call count.
+With a journal, only the restarts since the last finished call count.
 """
 MOVING_ON = "The server is being stopped; this answer goes on elsewhere."
 BEGUN_AGAIN = "The agent has changed; it goes on from its last finished step."
@@ -50,7 +50,7 @@ OUTCOME_UNKNOWN = (
     "The server was lost or stopped while this call ran, so it may have taken effect already. Run it again?"
 )
 
-# Events that no tool call brings out, or that no restart makes void.
+# Events that no tool call emits, or that no restart makes void.
 _NO_OUTPUTS = (
     *RESERVED,
     ApprovalRequestEvent,
@@ -169,9 +169,9 @@ def restart_position(
 ) -> int:
     """Return the last position that stays valid: what comes after it is written again.
 
-    Void is the text of model calls that have not finished, and text after the last call. Sub-agents may have written in
-    turns, so this may be in the middle of a finished model call: then all of that call is void, and is shown again from
-    the journal. Tool calls and their results have no text of their own.
+    The text of unfinished model calls is void, and so is text after the last call. The text of sub-agents may be
+    interleaved, so the position may be in the middle of a finished model call: then all of that call is void, and is
+    shown again from the journal. Tool calls and their results have no text of their own.
     """
     calls = [call for call in recording.calls.values() if not fold.is_void(call.since)]
     known = max((call.position for call in calls if not fold.is_void(call.position)), default=recording.base)
@@ -229,14 +229,14 @@ def _paths_inside(key: str, call: RecordedCall, recording: Recording) -> set[tup
 def _running_agent(
     logged: LoggedEvent, begun: Mapping[str, RecordedCall], paths: Mapping[str, set[tuple[str, ...]]]
 ) -> list[str]:
-    """Return the calls that have run the agent of an event, the last one at the end: later namesakes have its path."""
+    """Return the calls that have run the agent of an event, by their start; agents of the same name share a path."""
     path = logged.agent_path
     keys = [key for key in begun if any(path[: len(inside)] == inside for inside in paths[key])]
     return sorted(keys, key=lambda key: begun[key].begun)
 
 
 def _emitters(logged: LoggedEvent, begun: Mapping[str, RecordedCall]) -> list[str]:
-    """Return the calls whose code may have emitted an event, a likely one at the end: of finished calls, the last."""
+    """Return the calls whose code may have emitted an event, the likeliest last: finished after open, each by start."""
     event = logged.event
     if isinstance(event, ToolProgressEvent):
         return [key for key, call in begun.items() if call.entry.call_id == event.call_id]
@@ -257,9 +257,9 @@ def _may_emit(own: tuple[str, ...], event: Event) -> bool:
 
 
 def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
-    """Return True for a tool call without a result. One that a person has denied since then does not begin again.
+    """Return True for a tool call that may have taken effect: it has no recorded result, and was not stopped or denied.
 
-    One that waits for an answer was stopped at a known point.
+    A call that waits for an answer was stopped at a known point; a call that a person has denied does not run again.
     """
     if call.entry.kind != "tool" or call.is_finished or call.is_waiting:
         return False

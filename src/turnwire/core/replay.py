@@ -128,8 +128,8 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
         raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
     if any(entry.kind == "suspension" and not entry.key.startswith("suspension") for entry in recording.entries):
         raise RecordingError(
-            "the turn is a fork with another message, or its agent had changed in its middle, so it has no one start"
-            " to be replayed from"
+            "the turn is a fork with another message, or its agent changed while it ran, so it cannot be replayed from"
+            " one start"
         )
     if any(entry.state == "unrecorded" for entry in recording.entries):
         raise RecordingError("the result of a call was too large for the journal, so the turn cannot be replayed")
@@ -137,7 +137,7 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
 
 
 def updated_recording(recording: TurnRecording, replay: ReplayResult) -> TurnRecording:
-    """Return the recording with the requests of a replay in place of its own: they are what is right from now on."""
+    """Return the recording with the requests of a replay in place of its own, as the new reference."""
     entries = [
         replace(entry, fingerprint=replay.fingerprints.get((entry.segment, entry.key), entry.fingerprint))
         if entry.fingerprint
@@ -248,8 +248,8 @@ class _ReplayRun:
                 return self._fail(error)
             else:
                 if number + 1 < len(self._segments):
-                    continue_at = self._segments[number + 1]
-                    self._diverge(continue_at.base, "approval", _show(continue_at.decided_calls), "")
+                    following = self._segments[number + 1]
+                    self._diverge(following.base, "approval", _show(following.decided_calls), "")
                 return self._complete(journal)
 
     async def _read(self, answer: Any) -> None:

@@ -162,7 +162,7 @@ class TurnRunner:
             raise ShuttingDownError
         if not self._agents:
             raise NoAgentError
-        busy = await self._unfinished(request)
+        busy = await self._joinable_turns(request)
         # Without a choice, a message goes to the agent of the turn that it may enter.
         agent = request.agent or next((turn.agent for turn in busy if turn.agent in self._agents), None)
         agent, options = agent or next(iter(self._agents)), request.options
@@ -290,7 +290,7 @@ class TurnRunner:
             self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
 
-    async def _unfinished(self, request: TurnRequest) -> list[TurnRecord]:
+    async def _joinable_turns(self, request: TurnRequest) -> list[TurnRecord]:
         """Return the turns that the message may enter."""
         if request.on_busy not in ("steer", "collect") or request.session_id is None:
             return []
@@ -384,7 +384,7 @@ class TurnRunner:
         reason: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Record the reply to a question of a turn, in the same way.
+        """Record the reply to a question of a turn; the turn continues when it has all answers that it waits for.
 
         Raises QuestionNotFoundError, ReplyConflictError, InvalidReplyError, TurnNotWaitingError.
         """
@@ -394,7 +394,7 @@ class TurnRunner:
         await self._answer(turn_id, answer)
 
     async def send_tool_result(self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False) -> None:
-        """Record the result of a tool that the client has run, in the same way.
+        """Record the result of a tool that the client has run; the turn continues when it has all answers.
 
         Raises ToolCallNotFoundError, ReplyConflictError, InvalidReplyError if it is too large, TurnNotWaitingError.
         """
@@ -403,7 +403,7 @@ class TurnRunner:
     async def _answer(self, turn_id: str, answer: Answer) -> None:
         if execution := self._worker.running.get(turn_id):
             await self._suspended.check(turn_id, answer)
-            await execution.wait()  # What is asked is in the log, so it is just being suspended.
+            await execution.wait()  # The question is in the log, so the turn is just being suspended.
         await self._suspended.answer(turn_id, answer)
 
     async def cancel_session(self, session_id: str) -> None:
@@ -440,8 +440,8 @@ class TurnRunner:
     async def drain(self, grace_seconds: float) -> None:
         """Accept no more turns, let the running ones finish within the grace period, then interrupt them.
 
-        Queued turns stay in the store, and so do those that another worker can continue; another process runs them, or
-        the next one.
+        Queued turns stay in the store, and so do turns that another worker can continue. Another process, or the next
+        process on this data, runs them.
         """
         self._draining = True
         await self._worker.drain(grace_seconds)

@@ -1,4 +1,4 @@
-"""The JSON schemas of questions: what a form can show, and nothing more; and a form of text for each of them.
+"""The JSON schemas of questions, limited to what a form can show, and the text form of a question.
 
 A question asks for one value (text, a number, a yes or no, a choice, several choices) or for a flat object of such
 values. This is what MCP's elicitation allows. Every keyword that is not listed here is refused when the question is
@@ -54,7 +54,7 @@ def _check(schema: Any, where: str, kinds: Sequence[str]) -> None:
     if kind == "array":
         items = fields.get("items")
         if not isinstance(items, Mapping) or not ({"enum", "oneOf", "anyOf"} & items.keys()):
-            raise ValueError(f"{where}.items: a list is one of choices; give them as `enum`")
+            raise ValueError(f"{where}.items: a list must have choices; give them as `enum`")
     if kind == "object":
         properties = fields.get("properties")
         if not isinstance(properties, Mapping) or not properties:

@@ -2,8 +2,8 @@
 
 When a log is sealed, one digest runs over its lines and one over those of its journal; after each line, two bytes of
 the running digest are kept as a mark, which locate a change. The digests, the number of lines, the last line and the
-marks go into a root, which is signed if there is a key. Who changes a line, drops one or swaps two changes the digest
-from that line on, and cannot make another signature.
+marks go into a root, which is signed if there is a key. Changing, dropping or swapping lines changes the digest
+from there on, and without the key nobody can make another signature.
 
 A log that has expired has only its last line, which the root has a digest of too: it is intact, with a gap.
 """
@@ -106,7 +106,7 @@ class SealedSource(Protocol):
 
 
 class Lines(Protocol):
-    """The stored formats, which are below this package."""
+    """The functions of `stores.lines`, which the caller passes, because the core imports no store."""
 
     def to_lines(self, events: Sequence[LoggedEvent]) -> bytes: ...
     def to_entry_lines(self, entries: Sequence[JournalEntry]) -> bytes: ...
@@ -190,13 +190,13 @@ def _state_problem(
     for logged in events:
         fold.add(logged)
     folded = fold.state()
-    for name, stored, true in (
+    for name, stored, expected in (
         ("message", record.message, fold.message),
         ("outcome", record.outcome, folded.outcome),
         ("last position", record.last_position, folded.position),
         ("answer", state and state.text, folded.text),
         ("citations", state and state.citations, folded.citations),
     ):
-        if stored != true:
+        if stored != expected:
             return f"its stored {name} is not that of its log", None
     return None, None

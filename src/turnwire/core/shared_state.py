@@ -42,7 +42,7 @@ class StateChange(Struct, frozen=True):
 
 
 def state_change(event: CustomEvent) -> StateChange | None:
-    """Return the change that an event is; None for any other event of an application."""
+    """Return the change of the shared state in an event; None for an application's own event."""
     if event.name != SHARED_STATE:
         return None
     try:
@@ -53,7 +53,7 @@ def state_change(event: CustomEvent) -> StateChange | None:
 
 
 def apply_state(before: Any, event: CustomEvent) -> Any:
-    """Return the state after an event. One that is no event of `state_event` leaves it as it is."""
+    """Return the state after an event. An event that `state_event` did not make leaves it as it is."""
     change = state_change(event)
     if change is None:
         return before

@@ -95,7 +95,7 @@ class TurnFold:
         self._replies: Mapping[str, ReplyEvent] = _NONE
         self._client_calls: Mapping[str, ToolCallEvent] = _NONE
         self._client_results: Mapping[str, ToolResultEvent] = _NONE
-        # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
+        # The positions at which steps of the turn's own agent have ended, and the results' positions by their calls'.
         self._borders: list[int] = [OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
         self._restarts: tuple[tuple[int, int], ...] = ()  # Position and `from_position`.
@@ -262,7 +262,7 @@ class TurnFold:
         return sum(at > position for at, _ in self._restarts)
 
     def is_void(self, position: int, *, until: int | None = None) -> bool:
-        """Return True if a restart has made the event at this position void; with `until`, one up to there."""
+        """Return True if a restart (with `until`, one up to there) has made the event at this position void."""
         return any(
             from_position < position < at and (until is None or at <= until) for at, from_position in self._restarts
         )

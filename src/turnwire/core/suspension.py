@@ -1,4 +1,4 @@
-"""Suspended turns: the answers that they wait for: decisions, replies to questions, results of the client's tools.
+"""Suspended turns, and the answers that they wait for: decisions, replies to questions, results of client tools.
 
 A suspended turn holds nothing but its log, its journal and a checkpoint. The process that receives an answer writes it
 into that log; with the last answer, the turn is queued again in the same step. So an acknowledged answer is never lost.
@@ -135,7 +135,7 @@ class DecisionAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ReplyAnswer(Struct, frozen=True, kw_only=True):
-    """The reply to a question: a value, or that it is declined."""
+    """The reply to a question: a value, or `declined`."""
 
     content: ClassVar[str] = "value"
     question_id: str

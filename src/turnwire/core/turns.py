@@ -48,8 +48,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
 
     `attachments` describe the files of the message; `read_file` returns their bytes. `metadata` is what the client's
-    application sent with the message, and no more to be trusted than the message. `model_options` are what it sent
-    about the model's answer.
+    application sent with the message; trust it no more than the message. `model_options` are the options for the model
+    that came with the message.
     """
 
     id: str

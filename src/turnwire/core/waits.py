@@ -34,7 +34,7 @@ from turnwire.core.schemas import check_schema
 
 CLIENT_TOOLS = "client_tools"
 """The option of a turn with the tools that its client runs."""
-# The results of tools that have ended are in the log within a moment; this is for hooks of the application in between.
+# How long a suspension waits for the result events of ended tools, which hooks of the application may delay.
 _RESULT_PATIENCE_SECONDS = 2.0
 _NONE: Mapping[str, Any] = MappingProxyType({})  # Shared by the turns that have none, so it is never changed.
 
@@ -111,7 +111,7 @@ class TurnWaits:
     # Waits
 
     async def reply(self, question: QuestionEvent) -> ReplyEvent:
-        """Return the reply to a question; if there is none, never: the turn is suspended, and the agent stopped."""
+        """Return the reply to a question. Without one, never return: the turn is suspended, and the agent stopped."""
         if (reply := self._log.fold.reply(question.id)) is not None:
             return reply
         return await self._wait(question)

@@ -30,16 +30,17 @@ _STORE_PATIENCE_SECONDS = 1
 _ENDING_PATIENCE_SECONDS = 10
 # A worker stops its turns when this part of its lease has passed: soon afterwards, another may claim them.
 _SAFE_PART = 0.8
-# How long a worker that spreads turns leaves a new one to others: for each turn that it runs, and at most.
+# The delay before a worker that spreads turns claims a new one: for each turn that it runs, and the longest.
 _SPREAD_SECONDS, _MAX_SPREAD_SECONDS = 0.005, 0.025
 
 
 class TurnWorker:
     """Runs the turns that this process has claimed.
 
-    `on_settled` is called with each turn that has ended or begun to wait for a person here, as it was claimed, and True
-    if it has ended; `chores` after each renewal of the lease. A worker that `spreads` leaves turns to those that run
-    fewer, so that an agent that blocks its process delays few others.
+    `on_continued` is called with each claimed turn that has run before. `on_settled` is called with each turn that has
+    ended or begun to wait for a person here, as it was claimed, and with True if it has ended. `chores` is called after
+    each renewal of the lease. With `spreads`, the worker leaves turns to workers that run fewer, so that an agent that
+    blocks its process delays few others.
     """
 
     def __init__(
@@ -196,14 +197,14 @@ class TurnWorker:
             worker = self.id
             claimed = await self._store.claim_next(worker, free)
             if worker != self.id:
-                # The lease ran out before the answer came: the turns are a lost worker's and are taken over as such.
+                # The lease ran out before the reply came: the turns belong to the old id, and are taken over from it.
                 return
             for record in claimed:
                 if record.epoch > 1:
                     self._on_continued(record)
                 self._execute(record)
         if any(record.epoch > 1 for record in claimed):
-            self.wake(for_commands=True)  # One that ran before may have a command that its last worker did not obey.
+            self.wake(for_commands=True)  # A turn that ran before may have a command that its last worker did not obey.
         elif claimed and (self._store.is_shared or len(claimed) == free):
             self.wake()  # The store may have more turns; a shared one may have skipped some that others held.
 
@@ -242,7 +243,7 @@ class TurnWorker:
             self.wake()  # There is room for another turn.
 
     async def _time_out_turns(self) -> None:
-        """Look for turns whose time is over: a timer for each of thousands would take half a kilobyte each."""
+        """Stop the turns whose time is over. A timer for each turn would take half a kilobyte of memory."""
         loop, seconds = asyncio.get_running_loop(), min(1.0, self._limits.turn_timeout / 10)
         while True:
             await asyncio.sleep(seconds)
@@ -315,11 +316,11 @@ class TurnWorker:
     async def _find_orphans(self) -> None:
         """Run the turns that the store counts as this worker's and that do not run here.
 
-        The answer to their claim was lost, or its commit was refused after it had counted.
+        The reply to their claim was lost, or the claim counts in memory but could not be committed.
         """
         async with self._claiming:
             worker = self.id
-            # Those that run now: one may end, or be released, before the answer comes.
+            # The running turns are listed before the query: one of them may end or be released before the reply comes.
             for turn in await self._store.claimed(worker, except_for=list(self.running)):
                 logger.warning("turn %s belongs to this worker, which does not run it; it is claimed again", turn.id)
                 stop = WORKER_LOST if await self._has_begun(turn) else None

@@ -121,7 +121,7 @@ class ChannelStream:
     """One answer on one channel while it is made.
 
     A channel method that fails is logged and changes only what is seen meanwhile. After one that hangs, or several that
-    fail, the channel is not called again before the end.
+    fail, the channel gets only approval requests, questions and the end of the answer.
     """
 
     def __init__(self, channel: Channel, user_id: str) -> None:
@@ -151,7 +151,7 @@ class ChannelStream:
         await self._request(approving.on_approval_request if approving else None, ask, _waiting_line(ask))
 
     async def ask_question(self, ask: QuestionAsk) -> None:
-        """Show the question in the same way."""
+        """Show the question even after other calls have failed: the turn waits for the reply."""
         questioning = self._channel.questioning
         method = questioning.on_question if questioning else None
         await self._request(method, ask, f"Question: {_short(ask.prompt)}")
@@ -248,7 +248,7 @@ class TurnListener:
         self._on_question = on_question
         self._on_question_closed = on_question_closed
         self._questions: dict[str, QuestionAsk] = {}
-        """Those without a reply, by their ids."""
+        """The questions without a reply, by their ids."""
         self._fold = TurnFold()
         self._steps = StepReader()
         self._buffer: list[str] = []
@@ -314,7 +314,7 @@ class TurnListener:
             await self._on_chunk(text)
 
     async def _restart(self) -> None:
-        """Take back what no longer stands, if the channel can; in any case the end has the whole answer."""
+        """Take back the text that a restart made void, if the channel can; the end has the whole answer in any case."""
         text = self._fold.text
         if self._sent_chars > len(text) and await self._on_restart(text):
             self._sent_chars = len(text)
@@ -324,7 +324,7 @@ class TurnListener:
 
 
 def _decided(batch: Sequence[LoggedEvent]) -> dict[str, int]:
-    """Return the approval requests and questions that have their answer in this batch, and where it is."""
+    """Return the positions of the answers in this batch, by the ids of their calls and questions."""
     answers: dict[str, int] = {}
     for logged in batch:
         match logged.event:

@@ -234,11 +234,14 @@ class ExtensionContext(Protocol):
         ...
 
     async def send_message(self, channel_id: str, message: str) -> None:
-        """Send a message to the default recipient of another extension's channel. Raises LookupError likewise."""
+        """Send a message to the default recipient of a channel. Raises LookupError if there is no such channel."""
         ...
 
     def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
-        """Call `subscriber` for every event of the topic, at least once each, including those before a crash."""
+        """Call `subscriber` for every event of the topic, at least once each, including those before a crash.
+
+        To be called in `initialize`.
+        """
         ...
 
 
@@ -247,7 +250,7 @@ class Extension(Protocol):
     """The lifecycle that every extension implements."""
 
     async def initialize(self, context: ExtensionContext) -> None:
-        """Read the configuration. Must not do anything else yet."""
+        """Read the configuration, and subscribe to events. Must not do anything else yet."""
         ...
 
     async def start(self) -> None: ...

@@ -121,7 +121,7 @@ class DeliveryRecords:
         await self._journal.run(lambda connection: connection.execute(update, values), delivery.channel_id)
 
     async def undelivered(self) -> list[Delivery]:
-        """Delete what is too old, and return the rest in order."""
+        """Delete the rows that are too old, and return the undelivered ones in order."""
 
         def prune_and_select(connection: sqlite3.Connection) -> list[Delivery]:
             connection.execute("DELETE FROM delivery WHERE delivered_at < ?", (now_ms() - _KEEP_MS,))
@@ -166,7 +166,7 @@ class Receipt:
         self.message_id = message_id
         self.user_id = user_id
         self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # Retrieved here because the channel may never wait for it.
+        # The exception is retrieved here, because the channel may never await the answer.
         self.text.add_done_callback(lambda future: future.cancelled() or future.exception())
         if text is not None:
             self.text.set_result(text)
@@ -206,7 +206,7 @@ class UserQueue:
     def __init__(self) -> None:
         self.pending: list[PendingDelivery] = []
         self.current: PendingDelivery | None = None
-        """The one whose answer the channel is being called for."""
+        """The delivery whose answer is being sent to the channel."""
         self.to_start: deque[PendingDelivery] = deque()
         self.to_deliver: deque[PendingDelivery] = deque()
         self.starting: asyncio.Task[None] | None = None
@@ -265,7 +265,7 @@ class DeliveryQueue:
         return pending.receipt
 
     async def drop(self, channel_id: str) -> None:
-        """Leave the deliveries of a channel to another process, which runs it now."""
+        """Leave the deliveries of a channel to the process that runs the channel now."""
         keys = [key for key in self._queues if key[0] == channel_id]
         queues = [self._queues.pop(key) for key in keys]
         tasks = [task for queue in queues for task in (queue.starting, queue.delivering)]

@@ -72,7 +72,7 @@ class ExtensionHost:
         self.set_state("failed", message, hint)
 
     def configure(self) -> bool:
-        """Return True if it should be loaded, from the manifest and the environment alone."""
+        """Return True if the extension should be loaded, judging by the manifest and the environment alone."""
         overrides = Overrides(self.manifest, os.environ)
         switch = f"{PREFIX}{self.id.upper()}_ENABLED"
         try:
@@ -92,7 +92,7 @@ class ExtensionHost:
         return self._meets_requirements()
 
     def load(self) -> None:
-        """Import its class and detect what it provides. It blocks: not for the event loop."""
+        """Import the extension's class and detect what it provides. Blocks, so it must run in a thread."""
         try:
             cls: type[Any] = type(self.extension) if self.extension is not None else import_class(self.found)
             detected = self._detect(cls)
@@ -160,7 +160,7 @@ class ExtensionHost:
             self.set_state("degraded", f"health_check returned {type(health).__name__}", "it must return a Health")
 
     async def pause(self, limit: float, message: str) -> None:
-        """Stop it, ignoring its errors, so that it can be started again."""
+        """Stop the extension, so that it can be started again. Its errors are only logged."""
         if self.is_up:
             await self._attempt("stop", limit)
             self.is_up = False
@@ -168,7 +168,7 @@ class ExtensionHost:
             self.set_state("loaded", message)
 
     async def stop(self, limit: float) -> None:
-        """Stop and destroy it, ignoring its errors."""
+        """Stop and destroy the extension. Its errors are only logged."""
         if self.extension is None:
             return
         problem = await self._attempt("stop", limit) if self.is_up else None

@@ -148,13 +148,13 @@ class EventBus:
         """The extensions that this process runs, if the journal is shared."""
 
     def subscribe(self, owner: str, topic: Topic, subscriber: Subscriber) -> None:
-        """Subscribe. The next process finds the cursor by the owner, the topic and the number of the subscription."""
+        """Add a subscription. The next process finds its cursor by its owner, its topic and its number."""
         if topic not in TOPICS:
             raise ValueError(f"there is no topic {topic!r}; there is {' and '.join(TOPICS)}")
         number = sum(name.startswith(f"{owner}/{topic}/") for name in self._subscriptions)
         subscription = _Subscription(f"{owner}/{topic}/{number}", topic, subscriber, self._journal, self._limits)
         self._subscriptions[subscription.name] = subscription
-        # Queued at once, so that no event of later on can come before it.
+        # Queued at once, so that it is committed before any later event.
         subscription.inserted = self._journal.run(subscription.insert)
         if not self._journal.is_shared or owner in self._running:
             subscription.start()

@@ -43,9 +43,9 @@ logger = logging.getLogger("turnwire.extensions")
 OfferTools = Callable[[Sequence[Tool]], None]
 ELSEWHERE = "another process runs it"
 _RENEWALS = 4
-"""Of a lease, in the time that it lasts."""
+"""The number of times that a lease is renewed while it lasts."""
 _SAFE_SHARE = 0.8
-"""Of a lease: a process that cannot renew it in this time stops what it runs, before another process starts it."""
+"""The share of a lease after which a process that cannot renew it stops its extensions, before others start them."""
 
 
 class SharedHome(Struct, frozen=True):
@@ -92,7 +92,7 @@ class ExtensionLeases:
         began = monotonic()
         wanted = self._wanted()
         seconds = self._leases.seconds
-        # What was renewed before must be let go in time, also if the database does not answer.
+        # Leases that were renewed before must be given up in time, even if the database does not answer.
         patience = max(seconds / _RENEWALS, self._renewed_at + seconds * _SAFE_SHARE - began)
         try:
             async with asyncio.timeout(patience):
@@ -116,8 +116,8 @@ class Kernel:
     """The extensions of one server. `data` holds a folder for each of them and, if `keeps`, the journal.
 
     Without `keeps` the journal is in memory, and no delivery outlives the process. With `shared` it is in a database
-    that other processes use too; without `leads` those run what acts by itself. With `allowed`, extensions of the
-    user's own folder and of packages run only if their id is in it.
+    that other processes use too. Without `leads` this process leaves channels, services and subscribers to those. With
+    `allowed`, extensions of the user's own folder and of packages run only if their id is in it.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Kernel:
             await self.router.close()
 
     def _may_run(self, found: FoundExtension) -> bool:
-        """Return True for an extension that somebody has chosen: by its folder, or by its id. Bundled ones are ours."""
+        """Return True if all extensions may run, or this one is bundled, or was named by its folder or its id."""
         if self._allowed is None or found.source == "bundled" or found.id in self._allowed:
             return True
         folders = [folder.resolve() for folder in self._folders]

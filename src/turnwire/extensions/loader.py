@@ -21,7 +21,7 @@ logger = logging.getLogger("turnwire.extensions")
 NOT_NAMED = "found and not run: nobody has named it"
 LONGEST_DELAY = 60.0
 MAX_FAILURES = 8
-"""In a row, each before the service has run for `LONGEST_DELAY`."""
+"""A service that fails so often in a row, each time within `LONGEST_DELAY` seconds, is not restarted."""
 
 
 class Loader:
@@ -59,7 +59,7 @@ class Loader:
                 self._can_load[name] = host.configure()
 
     def import_all(self) -> None:
-        """Import the extensions that can be loaded. It blocks: not for the event loop."""
+        """Import the extensions that can be loaded. Blocks, so it must run in a thread."""
         for host in self.hosted.values():
             if self._can_load.get(host.id) and self._has_dependencies(host):
                 host.load()

@@ -215,7 +215,7 @@ def discover(
 ) -> list[FoundExtension]:
     """Return all extensions, one for each id: folders win over packages, and packages over bundled ones.
 
-    One that may not run hides no other.
+    An extension that may not run hides no other one of its id.
     """
     chosen: dict[str, FoundExtension] = {}
     for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):

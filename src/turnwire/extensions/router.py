@@ -162,7 +162,7 @@ class MessageRouter:
         """Cancel the answer to this user and those that wait behind it, without taking a lock."""
         unfinished = [pending for pending in self._queue.pending(channel_id, user_id) if not pending.has_ended]
         for pending in unfinished:
-            # One that is being started is cancelled as soon as it has a turn.
+            # A delivery whose turn is being started is cancelled as soon as the turn exists.
             pending.is_cancelled = True
         turns = [pending.delivery.turn_id for pending in unfinished]
         await asyncio.gather(*(self._runner.cancel(turn_id) for turn_id in turns if turn_id is not None))
@@ -202,7 +202,7 @@ class MessageRouter:
                 self._queue.add(delivery, is_resumed=True)
 
     async def drop(self, channel_id: str) -> None:
-        """Leave the deliveries of a channel to another process, which runs it now."""
+        """Leave the deliveries of a channel to the process that runs the channel now."""
         await self._queue.drop(channel_id)
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class MessageRouter:
         attachments: Sequence[Blob],
     ) -> Receipt:
         if attachments:
-            # Before the message, which is then complete when it is durable.
+            # The files are stored before the message, so that a durable message has all its files.
             session = await self._records.conversation(channel_id, user_id)
             await self.starter.keep_files(key, principal, session, attachments)
         delivery, is_new = await self._records.add(
@@ -395,8 +395,8 @@ ProvideContext = Callable[[str, str | None], Awaitable[str]]
 class ContextAgent:
     """An agent that reads the providers' context before the message. The log keeps the message as it was written.
 
-    A turn that an extension started has its context already. `provide` returns that of any other turn; without it,
-    those turns have none.
+    A turn that an extension started has its context already. `provide` returns the context of any other turn; without
+    `provide`, other turns have no context.
     """
 
     def __init__(self, agent: Agent, provide: ProvideContext | None = None) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The files of a data folder, with their tables, those in the database, and the columns to copy. Deliveries get new
+# By file of a data folder and by table in it: the table in the database, and the columns to copy. Deliveries get new
 # numbers.
 _JOURNAL = ("key", "channel_id", "user_id", "principal", "agent_id", "session", "text", "at", "turn_id", "answer")
 _COPIED: dict[str, dict[str, tuple[str, Sequence[str]]]] = {

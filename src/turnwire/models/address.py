@@ -90,28 +90,28 @@ def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str |
     """Return why the model cannot be used, in one line that says what to do; None if nothing speaks against it.
 
     Only the server's list of models is read, so this costs nothing. A server without such a list is not judged, unless
-    it has one below `/v1`, the part of a URL that is forgotten most.
+    it has one below `/v1`, the part of a URL that people forget most often.
     """
     import httpx
 
-    place = urlsplit(address.url).netloc
+    host = urlsplit(address.url).netloc
     title = address.server.title if address.server else "the model's server"
     try:
         status, names = _models(address.url, address.key, seconds)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
         remedy = address.server.remedy if address.server and not address.server.key_variable else "check the URL"
-        return f"{title} cannot be reached at {place}; {remedy}"
+        return f"{title} cannot be reached at {host}; {remedy}"
     if status in (401, 403):
-        return f"{title} at {place} refused the API key; check it"
+        return f"{title} at {host} refused the API key; check it"
     if names is None and (better := _url_with_list(address, seconds)):
-        return f"{title} at {place} has no model API at this URL; use {better}"
+        return f"{title} at {host} has no model API at this URL; use {better}"
     if names is None or (address.server and address.server.takes_any_name):
         return None
     if any(_is_same(address.name, name) for name in names):
         return None
     available = f"it has {', '.join(names[:_MAX_LISTED])}" if names else "it has none"
     pull = f"; `ollama pull {address.name}` fetches it" if address.server is SERVERS["ollama"] else ""
-    return f"{title} at {place} has no model {address.name!r}; {available}{pull}"
+    return f"{title} at {host} has no model {address.name!r}; {available}{pull}"
 
 
 def _url_with_list(address: ModelAddress, seconds: float) -> str | None:
@@ -146,7 +146,7 @@ def _local_names(url: str, prefix: str) -> Sequence[str]:
 def _models(url: str, key: str | None, seconds: float, owner: str | None = None) -> tuple[int, list[str] | None]:
     """Return the status and the names in the server's list, or None if the answer is no such list. Raise HTTPError.
 
-    With `owner`, only models that the server calls its own count: any program may listen at a usual port.
+    With `owner`, only models with this `owned_by` count: any program may listen at a usual port.
     """
     import httpx
 

@@ -1,8 +1,8 @@
 """The server's own log: text lines for people, or JSON objects for machines.
 
-A JSON line has `time`, `level`, `logger` and `message`; `turn_id` and `session_id` of the turn that wrote it; and the
-record's `facts`. An agent's exception may quote a user, and JSON logs are shipped elsewhere, so they have only its
-class and stack unless `content` is on. Keys and tokens are masked in both formats.
+A JSON line has `time`, `level`, `logger` and `message`; `turn_id`, `session_id` and `principal` of the turn that wrote
+it; and the record's `facts`. An agent's exception may quote a user, and JSON logs are shipped elsewhere, so they have
+only its class and stack unless `content` is on. Keys and tokens are masked in both formats.
 """
 
 import json

@@ -449,7 +449,7 @@ class _TimelineBuilder:
             line.length = max(line.length, now - line.accepted_at)
         for bar in line.bars:
             if bar.state == "running" and bar.kind == "agent" and line.outcome is not None:
-                # Nothing tells when an agent ends that no call started: it was there until its last event.
+                # The log does not say when an agent that no call started has ended: its bar ends with its last event.
                 bar.state = "succeeded" if line.outcome == "completed" else "failed"
             elif bar.state == "running":
                 bar.ended = line.length

@@ -1,8 +1,8 @@
 """A watchdog for code that blocks the event loop, such as `time.sleep` in an async tool.
 
-It stalls the streams of all turns, and for long enough costs the worker its lease. A thread notices that the loop does
-not answer, and logs the turn, file and line that it is at. Both wake four times a second, so that every server can
-afford it.
+Such code stalls the streams of all turns; if it blocks for long enough, the worker loses its lease. A thread notices
+that the loop does not answer, and logs the turn, file and line that the loop is at. The loop and the thread wake only
+four times a second, so that every server can afford the watchdog.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class LoopWatchdog:
         self._loop_thread = threading.get_ident()
         self._last_beat = monotonic()
         self._cpu_seconds = thread_time()
-        # The block that lasts, as the watching thread has found it.
+        # The block under way, as the watching thread has found it.
         self._blocked_by: LoopBlock | None = None
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class LoopWatchdog:
         self._timer = self._loop.call_later(self._limit / _BEATS_PER_LIMIT, self._beat)
 
     def _watch(self) -> None:
-        # Counted in turns of this thread: while the whole process does not run, nothing blocks the loop.
+        # Counted in wake-ups of this thread: while the whole process is paused, no code blocks the loop.
         seen, missed = self._last_beat, 0
         while not self._stopped.wait(self._limit / _BEATS_PER_LIMIT):
             if self._last_beat != seen:

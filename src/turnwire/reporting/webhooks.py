@@ -3,7 +3,7 @@
 A turn enters the store's outbox in the commit that ends or suspends it, and leaves it when it is delivered or given up.
 A process claims an entry for a limited time; if it dies, the claim runs out and another process delivers. So a webhook
 may arrive twice (`webhook-id` identifies it: the turn's id, and for a wait its deadline), and none is lost. A wait that
-is over before it could be delivered is not delivered: there is nothing to do for anybody.
+is over before it could be delivered is not delivered, because nobody has to act on it any more.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ _GONE = 410
 
 
 class WebhookLimits(Struct, frozen=True):
-    """Seconds per request, attempts, seconds before the first retry, whether payloads have message and answer.
+    """How webhooks are delivered. `timeout` and `retry` are in seconds; `retry` is the delay before the first retry.
 
-    `waiting` says whether turns that wait are delivered too.
+    With `content`, payloads have the message and the answer; with `waiting`, turns that wait are delivered too.
     """
 
     timeout: float

@@ -37,7 +37,7 @@ class RetrievalAgent:
     model's own text after its searches, instead of a second call that writes from the evidence. `notices` yields
     status texts before a turn, such as that documents are still being read.
 
-    The model options are for the model that writes the answer. Without a model nothing is written, so they are met.
+    The model options are for the model that writes the answer. Without a model they have no effect.
     """
 
     description = "Answers from documents, and cites its source for every sentence."
@@ -78,7 +78,7 @@ class RetrievalAgent:
             pieces = stream_synthesis(result, model=model, history=turn.history)
         async for piece in pieces:
             if retrieved is None and isinstance(piece, str | ResponseEvent):
-                retrieved = time.perf_counter()  # A model that leads has ended its search with its first word.
+                retrieved = time.perf_counter()  # In a direct answer, the first text of the model ends the search.
             if isinstance(piece, ResponseEvent):
                 assert retrieved is not None
                 phases = {"retrieval_ms": retrieved - began, "synthesis_ms": time.perf_counter() - retrieved}
@@ -142,7 +142,7 @@ _THANKS = re.compile(
     r"|ok|okay|great|cool|nice|perfect)"
 )
 _FILLER = re.compile("there|you|everybody|all|so|very|much|a|lot|again|then|for|your|help|bot|assistant|turnwire")
-# A question of only these words has its subject in the conversation at most.
+# A question of only these words names no subject of its own.
 _EMPTY = re.compile(
     "what|who|how|why|where|when|is|are|was|do|does|did|can|could|this|that|it|these|those|they|you|i|me|we|us|my|your"
     "|to|a|the|of|about|mean|means|work|works|help|please|tell|show|explain|more|and|so|ok|okay|here"
@@ -165,7 +165,7 @@ async def small_talk_reply(
     elif _GREETING.fullmatch(core) or _GREETING.fullmatch(" ".join(text)):
         lead = "Hello! I answer questions from the documents here, for example:"
     elif text and not history and all(_EMPTY.fullmatch(word) for word in text):
-        # In a conversation it would mean what was asked before.
+        # In a conversation, such a question refers to an earlier message.
         lead = "I answer questions from the documents here. Say what you want to know about, for example:"
     else:
         return None

@@ -181,7 +181,7 @@ def _kind_of(line: str, current: Kind | None) -> Kind | None:
         return "list"
     if current == "list" and line.startswith((" ", "\t")):
         return "list"
-    # A line without indent continues an item only directly after it, which a blank line before it would show.
+    # A line without an indent ends a list, although Markdown would let it continue the item directly above.
     return "text"
 
 

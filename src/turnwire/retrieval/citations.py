@@ -25,8 +25,8 @@ _MAX_QUOTE = 600
 class MarkerStream:
     """A filter over the model's text that returns the text to show, with a citation after each marker.
 
-    `find` returns the evidence of a number, or None. `offset` is the length of the answer so far. Code contains no
-    markers.
+    `find` returns the evidence of a number, or None. `offset` is the length of the answer so far. Text in code
+    is not changed.
     """
 
     def __init__(self, find: Callable[[int], Evidence | None], offset: int = 0) -> None:

@@ -29,7 +29,7 @@ class EvidenceBook:
 
     def __init__(self) -> None:
         self._by_chunk: dict[str, Evidence] = {}
-        self._merits: dict[int, float] = {}
+        self._rank_scores: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._by_chunk)
@@ -47,13 +47,14 @@ class EvidenceBook:
             if evidence is None:
                 evidence = Evidence(len(self._by_chunk) + 1, passage, tool, strength)
                 self._by_chunk[passage.chunk_id] = evidence
-            self._merits[evidence.index] = self._merits.get(evidence.index, 0) + 1 / (_RANK_CONSTANT + rank + 1)
+            score = self._rank_scores.get(evidence.index, 0) + 1 / (_RANK_CONSTANT + rank + 1)
+            self._rank_scores[evidence.index] = score
             added.append(evidence)
         return added
 
     def ranked(self) -> list[Evidence]:
         """Return all evidence, best first."""
-        return sorted(self._by_chunk.values(), key=lambda item: (-self._merits[item.index], item.index))
+        return sorted(self._by_chunk.values(), key=lambda item: (-self._rank_scores[item.index], item.index))
 
 
 class RetrievalResult(Struct, frozen=True, kw_only=True):

@@ -17,12 +17,12 @@ from turnwire.retrieval.index.terms import stem, stems, words
 from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
 
 _MAX_PASSAGES = 16
-# Comparing one block by meaning takes ten milliseconds, so only the best by words are compared: hardly ever fewer than
-# all, because the block that says it in other words is not among the best.
+# Comparing one block by meaning takes ten milliseconds, so only the best blocks by words are compared. The limit is
+# high, because a block that answers in other words ranks low by words.
 _MAX_COMPARED = 40
 _MAX_COMPARED_TEXT = 600
-# The logarithm of how much likelier the best block may be than one that is still shown. Beyond it, fewer than one in
-# twenty further blocks is the first that answers.
+# The largest difference in score, a logarithm of odds, between the best block and another one that is shown. Of the
+# blocks beyond it, fewer than one in twenty is the first that answers.
 _MAX_GAP = 2.5
 _MAX_OVERLAP = 0.7
 _JUDGED_BLOCKS = 5
@@ -70,7 +70,7 @@ class BlockRanker:
         self._similarities: dict[str, float] | None = {} if similarity and matcher.is_english else None
 
     async def rank(self, evidence: Sequence[Evidence]) -> Ranking:
-        """Rank the blocks of the evidence, which is in order, best first."""
+        """Rank the blocks of the evidence, which must be sorted, best first."""
         blocks = [
             RankedBlock(item, block, block_features(self._question, self._matcher, item, rank, block))
             for rank, item in enumerate(evidence[:_MAX_PASSAGES])

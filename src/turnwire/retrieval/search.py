@@ -107,7 +107,8 @@ def ms_since(began: float) -> float:
 def _definitions_first(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
     """Return the passages with those that define the subject of the question first, each group in its given order.
 
-    They score above all others: a word that is in most passages, as the subject of a manual is, has no score itself.
+    Passages with a definition score above all others: a word that is in most passages, such as the subject of a manual,
+    adds next to nothing to a score.
     """
     bonus = 1 + max((passage.score for passage in passages), default=0.0)
     defining: list[Passage] = []

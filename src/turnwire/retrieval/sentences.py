@@ -64,13 +64,13 @@ def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _is_abbreviation(text: str, start: int, end: re.Match[str]) -> bool:
+def _is_abbreviation(text: str, start: int, border: re.Match[str]) -> bool:
     """Return True if a full stop belongs to an abbreviation or an initial and ends no sentence."""
-    if not end[0].startswith("."):
+    if not border[0].startswith("."):
         return False
-    if text[end.end()].islower():
+    if text[border.end()].islower():
         return True
-    match = _LAST_WORD.search(text[max(start, end.start() - _LOOK_BACK) : end.start() + 1])
+    match = _LAST_WORD.search(text[max(start, border.start() - _LOOK_BACK) : border.start() + 1])
     if match is None:
         return False
     word = match[1].lower()

@@ -59,7 +59,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.cron, self.every, self.at, self.timezone
 
     def with_paused(self, paused: bool, now: int) -> "Schedule":
-        """Return the schedule paused, or going on with the times after now."""
+        """Return the schedule paused, or resumed: then only times after now are due."""
         if paused == self.paused:
             return self
         return replace(self, paused=paused, resumed_at=self.resumed_at if paused else now)
@@ -135,7 +135,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ScheduleRun(Struct, frozen=True, omit_defaults=True):
-    """The last time of a schedule that was dealt with: the turn that was started, or why there is none."""
+    """The result for the last due time of a schedule: the id of the turn that was started, or an error."""
 
     due: int
     turn_id: str | None = None

@@ -1,9 +1,9 @@
 """The service that starts the turns of schedules when they are due, and the tool by which an agent adds one.
 
 Every process runs it. A turn is started with an idempotency key that is made of the schedule and the time, so it is
-started once however many processes find it due, and however often one of them is killed in between. What was dealt with
-is recorded afterwards, beside the schedule: a process that dies before that finds the time due again, and joins the
-turn that was started.
+started once however many processes find it due, and however often one of them is killed in between. Afterwards the
+time and its turn are recorded beside the schedule. If a process dies before that, the next one finds the time due
+again, and gets the turn that was started.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from turnwire.tools import Tool, tool
 logger = logging.getLogger("turnwire.scheduler")
 
 MAX_SCHEDULES = 100
-"""Of one principal."""
+"""The most schedules of one principal."""
 _LONGEST_WAIT_SECONDS = 15.0
-"""Another process may have added a schedule meanwhile."""
+"""The longest time between two looks at the store: another process may have added a schedule meanwhile."""
 _LATE_MS = 60_000
 """A time that is older counts as missed."""
 _PAGE = 200
 _MAX_FOLLOW_UP_MINUTES = 60 * 24 * 365
 
 CONFIGURED = "settings:"
-"""The ids of schedules that come from the settings begin with it."""
+"""The prefix of the ids of schedules that come from the settings."""
 
 StartTurn = Callable[[Schedule, str], Awaitable[str | None]]
 """Start the turn of a schedule with an idempotency key, and return its id; None if another process has to."""
@@ -77,7 +77,7 @@ class Scheduler:
         """Keep these schedules of the settings, and remove those that are not there any more. Raises StoreError."""
         known = {schedule.id: schedule for schedule in await self.list(principal) if schedule.id.startswith(CONFIGURED)}
         for schedule in schedules:
-            await self.add(_continued(schedule, known.get(schedule.id), self._clock()))
+            await self.add(_with_progress(schedule, known.get(schedule.id), self._clock()))
         for schedule_id in known.keys() - {schedule.id for schedule in schedules}:
             await self.remove(known[schedule_id])
 
@@ -171,8 +171,11 @@ class Scheduler:
             await self._store.annotate(annotation)
 
 
-def _continued(schedule: Schedule, known: Schedule | None, now: int) -> Schedule:
-    """Return a schedule of the settings as it goes on: paused if it was, and not due for times before it was made."""
+def _with_progress(schedule: Schedule, known: Schedule | None, now: int) -> Schedule:
+    """Return a schedule of the settings with the state of the stored one: its creation time, and whether it is paused.
+
+    A new schedule, or one with other times, counts as created now, so that no earlier time is due.
+    """
     if known is None or known.times != schedule.times:
         return replace(schedule, created_at=now, paused=known is not None and known.paused)
     return replace(schedule, created_at=known.created_at, paused=known.paused, resumed_at=known.resumed_at)

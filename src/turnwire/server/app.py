@@ -150,7 +150,7 @@ class TurnwireApp:
         return None
 
     async def _refusal(self, request: Request, error: Exception) -> HttpError:
-        """Return the answer to a request that raised an error; after a while, if it had a wrong key."""
+        """Return the error response to a request that raised an error. Delay it if the request had a wrong key."""
         match error:
             case TurnwireError():
                 return http_error(error)
@@ -223,7 +223,7 @@ def _find_socket(request: Request, services: Services, guard: Guard, router: Rou
 def _with_key(request: Request) -> dict[bytes, bytes]:
     """Return the headers, with the key of the subprotocol `turnwire.key.<key>` if there is none.
 
-    A browser cannot send headers with a WebSocket, and an address is logged.
+    A browser cannot send headers with a WebSocket, and a key in the URL would be logged.
     """
     headers = request.headers
     if b"authorization" in headers or b"x-api-key" in headers:
@@ -234,9 +234,9 @@ def _with_key(request: Request) -> dict[bytes, bytes]:
 
 
 async def _refusal_sent(receive: Receive) -> None:
-    """Wait for the end of the answer and of the connection.
+    """Wait until the refusal was sent and the connection has closed.
 
-    If a refused socket is still connected when the app returns, uvicorn takes it for a forgotten one and logs an error.
+    If a refused socket is still connected when the app returns, uvicorn logs an error, as if the app had not answered.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(1):

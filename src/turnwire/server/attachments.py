@@ -103,7 +103,7 @@ class Attachment(BaseModel):
     @model_validator(mode="after")
     def _is_one_file(self) -> "Attachment":
         if sum(value is not None for value in (self.data, self.url, self.digest)) != 1:
-            raise ValueError("give either `data` or `url`")
+            raise ValueError("give exactly one of `data`, `url` and `digest`")
         return self
 
     @cached_property
@@ -145,7 +145,7 @@ def file_fields(
 
 
 def guess_type(name: str) -> str | None:
-    """Return the media type that the ending of a file's name says."""
+    """Return the media type for the ending of a file's name; None if it is unknown."""
     return _TYPES.guess_type(name)[0]
 
 

@@ -40,7 +40,7 @@ _REFRESH_SECONDS = 2.0
 _COOKIE = "turnwire"
 LOGIN_SECRET_NAME = "login_secret"
 _SECRET_BYTES = 32
-_SLOWING = Backoff(first=0.05, longest=2.0)
+_REFUSAL_DELAY = Backoff(first=0.05, longest=2.0)
 _MAX_WAITING_REFUSALS = 16
 _MAX_ADDRESSES = 10_000
 _SAFE_METHODS = ("GET", "HEAD")
@@ -50,7 +50,7 @@ Authenticate = Callable[[dict[str, Any]], str | None]
 
 
 class WrongKeyError(HttpError):
-    """A 401 for a key that is not valid, rather than for none."""
+    """A 401 for an invalid key, as opposed to a missing one."""
 
 
 class Caller(Struct, frozen=True):
@@ -86,7 +86,7 @@ class KeyRing:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys: dict[str, ApiKey] = {}
-        # Keeps a list that was read before a change from replacing the one after it.
+        # Held while keys are read or changed, so that an older list never replaces a newer one.
         self._changing = asyncio.Lock()
 
     async def open(self) -> None:
@@ -145,7 +145,7 @@ class KeyRing:
         return key if key is not None and hmac.compare_digest(key.digest, _digest(text)) else None
 
     def valid(self, key_id: str) -> ApiKey | None:
-        """Return the key of this id unless it is revoked or expired."""
+        """Return the key with this id; None if it is unknown, revoked or expired."""
         key = self._keys.get(key_id)
         if key is None or key.revoked_at is not None:
             return None
@@ -164,7 +164,7 @@ class Logins:
         """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
 
         Pages of the allowed origins may act for the user who is logged in. Cookies are signed with `secret`, which is
-        in no database: whoever reads a copy of that finds only digests of keys.
+        in no database, so that nobody can forge a cookie from a copy of the database.
         """
         self.secret = secrets.token_bytes(_SECRET_BYTES)
         self._valid_key = valid_key
@@ -177,7 +177,7 @@ class Logins:
         A browser sends the cookie for other sites' pages too, so a request that can change something must come from an
         allowed origin. Raises HttpError 403.
         """
-        key = next(filter(None, map(self._read, _values(scope, cookie_name(headers)))), None)
+        key = next(filter(None, map(self._read, _cookie_values(scope, cookie_name(headers)))), None)
         is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
         if key is not None and not is_safe:
             self.check_origin(headers)
@@ -218,7 +218,7 @@ def read_login_secret(folder: Path) -> bytes:
     """Return the secret of the data folder that login cookies are signed with; create it if there is none."""
     path = folder / LOGIN_SECRET_NAME
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Written beside it and linked: of several processes that start at once, all read the same one.
+    # Written to a draft and then linked, so that processes that start at the same time read the same secret.
     draft = folder / f"{LOGIN_SECRET_NAME}.{secrets.token_hex(6)}"
     if not path.exists():
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -244,7 +244,7 @@ def _set_cookie(scope: dict[str, Any], headers: dict[bytes, bytes], value: str, 
     return f"{cookie_name(headers)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
 
 
-def _values(scope: dict[str, Any], cookie: str) -> list[str]:
+def _cookie_values(scope: dict[str, Any], cookie: str) -> list[str]:
     """Return all values of a cookie: a name may be repeated, and HTTP/2 sends each cookie in its own header."""
     headers = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
     pairs = (pair.strip().partition("=") for header in headers for pair in header.split(";"))
@@ -275,14 +275,14 @@ class KeyRefusals:
             )
         self._waiting[address] += 1
         try:
-            await self.sleep(_SLOWING.delay(failures))
+            await self.sleep(_REFUSAL_DELAY.delay(failures))
         finally:
             self._waiting[address] -= 1
             if not self._waiting[address]:
                 del self._waiting[address]
 
     def forget(self, address: str) -> None:
-        """Start again after a right key, as it may have been a slip of the same person."""
+        """Forget the wrong keys of an address after a valid one: they may have been typing errors."""
         self._failures.pop(address, None)
 
 
@@ -316,7 +316,7 @@ class Authenticator:
             if principal:
                 return Caller(principal, ALL_SCOPES)
         elif self._keys.is_empty:
-            # Even with an unknown key, because some clients always send one.
+            # A key is ignored here, because some clients always send one.
             if _is_loopback(scope.get("client")):
                 return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES)
             raise HttpError(
@@ -355,7 +355,7 @@ def _digest(text: str) -> str:
 
 
 def _is_loopback(client: Any) -> bool:
-    # Without an address it is a Unix socket: the file's own permissions decide.
+    # A client without an address uses a Unix socket, which its file permissions protect.
     return not client or _is_loopback_address(client[0])
 
 

@@ -14,7 +14,7 @@ from turnwire.core.codec import ascii_json
 from turnwire.settings import Settings
 
 DEFAULT_NAME = "Turnwire"
-# The backgrounds of the pages, light and dark, and the smallest contrast that WCAG asks of text on them.
+# The backgrounds of the pages, light and dark, and the smallest contrast of text on them: WCAG asks for 4.5.
 _LIGHT, _DARK = (0xFB, 0xFA, 0xF7), (0x16, 0x16, 0x14)
 _CONTRAST = 4.6
 _STEPS = 40
@@ -64,7 +64,7 @@ class Brand(Struct, frozen=True):
             "accent-wash": (_mixed(light, _LIGHT, 0.9), _mixed(dark, _DARK, 0.85)),
         }
         rules = "".join(f"--{name}:light-dark({_text(a)},{_text(b)});" for name, (a, b) in pairs.items())
-        # Doubled, so that it counts more than the page's own rule whatever their order.
+        # `:root` is doubled, so that this rule wins over the page's own, whichever comes first.
         return f":root:root{{{rules}}}\n"
 
 
@@ -101,9 +101,9 @@ def _ink(colour: Colour) -> Colour:
     return max((0, 0, 0), (255, 255, 255), key=lambda ink: _contrast(ink, colour))
 
 
-def _contrast(one: Colour, other: Colour) -> float:
+def _contrast(first: Colour, second: Colour) -> float:
     """Return the contrast ratio of WCAG 2."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 

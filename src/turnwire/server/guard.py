@@ -121,7 +121,7 @@ def _other_headers(headers: dict[bytes, bytes]) -> list[bytes]:
 
 
 def header_map(scope: dict[str, Any]) -> dict[bytes, bytes]:
-    """Return the headers by lower-case name; of repeated ones the first."""
+    """Return the headers by lower-case name; the first value of a repeated name."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name, value)

@@ -10,7 +10,7 @@ from turnwire.tools.fetch import IPNetwork, resolve
 async def post_to_client(
     http: httpx.AsyncClient, address: str, content: bytes, headers: Mapping[str, str], networks: Sequence[IPNetwork]
 ) -> int:
-    """Send a POST request, and return the status of its answer, of which nothing else is read.
+    """Send a POST request, and return the status of the response, whose body is not read.
 
     Raises ToolError for an address that is neither public nor in the networks, and httpx.HTTPError.
     """

@@ -49,7 +49,7 @@ _NO_GUIDE = (
 )
 _NO_GUIDE_PAGE = ("There is no such page", "It may have moved. Start at the top, and search there:")
 _WIDGET = "/widget.js"
-# Files at the root of the app: what a service worker controls is below its own address.
+# Files at the root of the app: a service worker controls only paths below its own.
 _ROOT_FILES = (_WIDGET, "/sw.js")
 _MANIFEST = "app.webmanifest"
 _NOTIFY = b'<script type="module" src="/assets/notify.js"></script>\n'
@@ -174,7 +174,7 @@ def is_guide(path: str) -> bool:
 
 
 async def send_guide(request: Request) -> None:
-    """Send a file of the documentation. What is missing is a page that says so, with status 404."""
+    """Send a file of the documentation; for a missing file, a page that says so, with status 404."""
     if request.path == _GUIDE:
         # The links of the pages are relative, so the address must end with a slash.
         location = quote(request.scope.get("root_path", "")) + _GUIDE + "/"

@@ -34,7 +34,7 @@ logger = logging.getLogger("turnwire.push")
 
 LOCAL_NETWORKS: list[IPNetwork] = []
 """Networks beside the public internet that push services may be in, without TLS. For tests."""
-_OWNER = ""  # Principals have names, so the server's own key is nobody's.
+_OWNER = ""  # The server's key belongs to no principal: a principal's name is never empty.
 _MAX_SUBSCRIPTIONS = 20
 _MAX_TEXT = 120
 _TIMEOUT = 10.0
@@ -160,7 +160,7 @@ class PushNotifier:
         if self._http is None:
             self._http = httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
         try:
-            # The endpoint is the client's word.
+            # The client chose the endpoint, so its address is checked.
             status = await post_to_client(
                 self._http, subscription.endpoint, _encrypted(payload, subscription), headers, LOCAL_NETWORKS
             )
@@ -175,7 +175,7 @@ class PushNotifier:
         return "failed"
 
     async def _private_key(self) -> ec.EllipticCurvePrivateKey:
-        """Return this server's key. Of several, made by processes that started at once, the oldest counts."""
+        """Return this server's key; create it if there is none. If several processes did, the oldest counts."""
         found = await self._store.list_annotations("push_key", _OWNER)
         if not found:
             key = ec.generate_private_key(ec.SECP256R1())

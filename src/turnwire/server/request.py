@@ -95,11 +95,11 @@ class Request:
         await self.send({"type": "http.response.body", "body": body})
 
     async def answer_taken(self, seconds: float) -> None:
-        """Wait until most of an answer has left this process; break the connection of a client that takes nothing."""
+        """Wait until most of the answer has left this process; abort the connection if that takes over `seconds`."""
         cycle: Any = getattr(self.send, "__self__", None)
         flow: Any = getattr(cycle, "flow", None)
         if flow is None or not flow.write_paused:
-            return  # Or it is not uvicorn, which keeps the whole answer in memory.
+            return  # The buffer has room; or this is not uvicorn, whose buffer holds the whole answer.
         try:
             async with asyncio.timeout(seconds):
                 await flow.drain()

@@ -33,7 +33,7 @@ class Route(Struct, frozen=True):
     """An endpoint at a method and a path, such as `/v1/turns/{id}/events`.
 
     A last segment `{name:path}` matches the rest of the path, slashes included. `responses` are response objects of
-    the OpenAPI document by their status. With `is_public`, the settings decide whether it needs no key.
+    the OpenAPI document by their status. `is_public` returns True if the route needs no key with these settings.
     `resource_metadata` is the path of the document that tells a client without a key where to get one (RFC 9728).
     """
 
@@ -57,9 +57,9 @@ class OpenSocket(Protocol):
 
 
 class SocketRoute(Struct, frozen=True):
-    """A WebSocket at a path; `socket` takes the ASGI message that accepts it as its last argument.
+    """A WebSocket at a path. `socket` builds its handler; its last argument is the ASGI message that accepts it.
 
-    One without a summary shares its path with plain routes and is not in the OpenAPI document.
+    A route without a summary shares its path with plain routes and is not in the OpenAPI document.
     """
 
     path: str

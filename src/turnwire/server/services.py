@@ -30,8 +30,8 @@ WireFactory = Callable[[Mapping[str, str]], Wire]
 class Lifecycle:
     """The state of a server between start-up and shutdown.
 
-    `leaving` is set by the first signal to end. Turns are accepted until `is_draining`, `drain_delay` seconds later.
-    `last_block` is the last block of the event loop.
+    `leaving` is set by the first signal to shut down. Turns are accepted until `is_draining`, `drain_delay` seconds
+    later. `last_block` is the last time that something blocked the event loop.
     """
 
     __slots__ = ("is_draining", "is_open", "last_block", "leaving")
@@ -70,7 +70,7 @@ class Services(Struct, frozen=True, kw_only=True):
     lifecycle: Lifecycle
     scheduler: Scheduler
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
-    """For what reads or starts something in the store: less than the database has connections."""
+    """For requests that read from the store or start a turn: fewer than the database has connections."""
     searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32, rests=True))
     uploads: FairSlots = field(default_factory=lambda: FairSlots("uploads", slots=8, each=2, waiting=64))
     """For bodies with files, which are read into memory."""

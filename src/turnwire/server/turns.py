@@ -1,4 +1,4 @@
-"""Turns as requests use them: started or joined, waited for, read, stopped, and answered with as JSON."""
+"""The turns of requests: start or join one, wait for it, read it, stop it, and return it as JSON."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -78,7 +78,7 @@ async def start_turn(
             agent=body.agent,
             external_id=body.turn_id,
             idempotency_key=idempotency_key,
-            # Nothing is compared with a turn that has no key and no id of the client's.
+            # It is compared only for a turn with an idempotency key or an id of the client's.
             fingerprint=body.fingerprint() if idempotency_key or body.turn_id else "",
             on_busy=body.on_busy,
             disconnect_grace=body.disconnect_grace,
@@ -98,7 +98,7 @@ async def start_turn(
 def _check_sizes(
     services: Services, body: MessageBody, history: Sequence[Message], history_files: Sequence[Attachment]
 ) -> list[Blob]:
-    """Return the files that were sent. Raises HttpError 413."""
+    """Check the sizes of the texts and files, and return the files, each once. Raises HttpError 413."""
     settings = services.settings
     text = len(body.message) + sum(len(message.content) for message in history)
     if text > settings.max_body_bytes or len(ascii_json(body.options)) > settings.max_body_bytes:
@@ -152,7 +152,7 @@ async def turn_state(store: StateReader, record: TurnRecord) -> TurnState:
 
 
 def newest_branch(turns: Sequence[TurnRecord]) -> list[TurnRecord]:
-    """Return the newest turn and those that it continues, without regenerated or edited ones."""
+    """Return the newest turn after the turns that it continues, without those that were regenerated or edited."""
     by_id = {turn.id: turn for turn in turns}
     chain: list[TurnRecord] = []
     turn = turns[-1] if turns else None
@@ -165,7 +165,7 @@ def newest_branch(turns: Sequence[TurnRecord]) -> list[TurnRecord]:
 async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[TurnRecord]:
     """Cancel the unfinished turns among these, and return them.
 
-    The newest is cancelled first, so that none begins when the one before it ends.
+    The newest is cancelled first, so that no queued turn starts when the one before it ends.
     """
     unfinished = [turn for turn in turns if turn.phase != "ended"]
     for turn in reversed(unfinished):
@@ -229,7 +229,7 @@ async def _settled(services: Services, principal: str, turn_id: str) -> Literal[
         async for events in batches:
             if not any(map(begins_wait, events)):
                 continue
-            # It may have been answered long ago; only the record and the state tell whether the turn still waits.
+            # A wait in the log may have ended long ago; the record and the state show whether the turn still waits.
             record = await services.store.find_turn(principal, turn_id)
             state = await turn_state(services.store, record)
             if record.phase == "waiting" or any(step.state == "waiting" for step in state.steps):

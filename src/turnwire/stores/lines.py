@@ -94,7 +94,7 @@ def without_marks(body: bytes | None) -> bytes | None:
 
 
 class SealedLogs:
-    """The lines of the sealed logs that were read last: a log is read page by page, but fetched and unsealed once.
+    """A cache of the sealed logs that were unsealed last: a log is read page by page, but fetched and unsealed once.
 
     The key is the turn's number and its first kept position, because expiring is all that changes a sealed log. Any
     thread may use it.

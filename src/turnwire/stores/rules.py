@@ -1,6 +1,7 @@
 """The rules that every store keeps: one writer, no gap, one end; admission, leases and the order of turns.
 
-Memory and SQLite decide in this process and use all of it. PostgreSQL decides in the database and uses the rest.
+Memory and SQLite check the rules in this process, and use all of this module. PostgreSQL checks claims, positions and
+the order of turns in the database, and uses the other parts.
 """
 
 import asyncio

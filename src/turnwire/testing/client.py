@@ -151,7 +151,7 @@ class AgentClient:
         return await self._settled(turn.record, after=turn.log[-1].position)
 
     async def send_tool_result(self, turn: AgentTurn, output: Any, *, is_error: bool = False) -> AgentTurn:
-        """Send the result of the first call that the client has to run, in the same way."""
+        """Send the result of the first call that the client has to run, and return the turn when it has gone on."""
         await self.turnwire.runner.send_tool_result(turn.id, turn.client_calls[0].call_id, output, is_error=is_error)
         return await self._settled(turn.record, after=turn.log[-1].position)
 

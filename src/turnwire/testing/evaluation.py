@@ -52,7 +52,7 @@ class TurnFigures(Struct, frozen=True, kw_only=True):
 
 
 class TurnComparison(Struct, frozen=True, kw_only=True):
-    """A recorded turn beside the same turn as it is now. `similarity` of the answers is from 0 to 1.
+    """A recorded turn and the same turn run again now. The `similarity` of the answers is from 0 to 1.
 
     `divergence` is the first difference of a replay.
     """
@@ -175,7 +175,7 @@ async def _decide(client: AgentClient, turn: AgentTurn, recording: TurnRecording
 
 
 def _multiset(tools: list[tuple[str, dict[str, Any]]]) -> Counter[bytes]:
-    """Return the calls without their order, which parallel calls do not have."""
+    """Return the calls without their order, because parallel calls come in any order."""
     return Counter(msgspec.json.encode(call, order="deterministic") for call in tools)
 
 

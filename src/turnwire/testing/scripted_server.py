@@ -242,7 +242,7 @@ class ScriptedModel:
         async with asyncio.timeout(_PATIENCE_SECONDS), self._news:
             await self._news.wait_for(holds)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()
 
@@ -254,7 +254,7 @@ class ScriptedModel:
     async def answer(self, request: ModelRequest, connection: "_Connection") -> bool:
         """Answer one request. Return False if the connection cannot be used again."""
         self.requests.append(request)
-        await self._tell()
+        await self._notify()
         if request.path == "/v1/embeddings":
             return await self._answer_embeddings(request, connection)
         if request.path == "/v1/models":
@@ -317,7 +317,7 @@ class ScriptedModel:
             await asyncio.wait({sent, left})
         if sent.cancelled():
             self.aborts += 1
-            await self._tell()
+            await self._notify()
             return False
         return sent.result()
 

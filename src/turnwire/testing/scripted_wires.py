@@ -1,6 +1,6 @@
-"""Answers of a scripted model, as the server-sent events of OpenAI's two APIs and of Gemini's.
+"""Answers of a scripted model, as the server-sent events of OpenAI's two APIs, of Gemini's and of Anthropic's.
 
-`chat`, `responses` and `gemini` yield the events that the real servers send for an answer, and the gates
+`chat`, `responses`, `gemini` and `messages` yield the events that the real servers send for an answer, and the gates
 (`asyncio.Event`) at which the answer waits. `scripted_server` has the helpers that make answers, and the server.
 """
 
@@ -304,8 +304,8 @@ class _Responses:
         yield self._item_event(item, "response.output_item.added", item=self._open)
 
     def _item_event(self, item: dict[str, Any], kind: str, /, **fields: Any) -> bytes:
-        of = {} if "item" in fields else {"item_id": item["id"]}
-        return self.event(kind, output_index=self._index(item), **of, **fields)
+        item_id = {} if "item" in fields else {"item_id": item["id"]}
+        return self.event(kind, output_index=self._index(item), **item_id, **fields)
 
     def _index(self, item: dict[str, Any]) -> int:
         return next(index for index, item_at in enumerate(self._output) if item_at["id"] == item["id"])

@@ -40,7 +40,7 @@ class ToolOutcome(Struct, frozen=True):
 
 
 async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | None = None) -> ToolOutcome:
-    """Run a tool call. A mistake of the tool or the model is an outcome too; `args` is None if they are not JSON.
+    """Run a tool call. An error of the tool or in the arguments is an outcome too. `args` is None for invalid JSON.
 
     Raise CancelledError, and TurnEndedError from a tool that wrote to a turn that is over.
     """

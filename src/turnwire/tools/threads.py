@@ -1,8 +1,8 @@
 """Threads for tools and agents that block.
 
 SDKs run a tool that is not async in the event loop's default executor, which has a few threads for the whole process.
-`TurnExecutor` replaces it: what a turn runs goes to the threads of `TOOL_THREADS`, where one turn and one principal can
-take only some, and a hanging tool none of the store's.
+`TurnExecutor` replaces it: the calls of turns run in `TOOL_THREADS`, which limits the threads of each turn and of each
+principal. So a tool that hangs never takes a thread from the store.
 """
 
 import asyncio

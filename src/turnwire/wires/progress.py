@@ -120,5 +120,5 @@ def question_schema(question: Question | QuestionEvent) -> dict[str, Any]:
 
 
 def question_value(question: Question | QuestionEvent, content: dict[str, Any]) -> Any:
-    """Return the answer in the content of such a form."""
+    """Return the answer in the content of a form that has the `question_schema`."""
     return content if "properties" in (question.schema or {}) else content.get(_VALUE)

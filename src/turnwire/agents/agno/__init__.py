@@ -4,8 +4,8 @@
 
     agent = AgnoAgent(Agent(model=OpenAIChat("gpt-5-mini"), tools=[search]), max_model_calls=8)
 
-The SDK's own loop runs the model and the tools. `runner` wraps the two methods of its models through which every model
-call and every tool call goes, also in runs that tools start; `events` turns them into events. `approvals` maps the
+The SDK's own loop runs the model and the tools. `runner` wraps the methods of the SDK's models through which all calls
+of models and tools go, also in runs that tools start; `events` turns the calls into events. `approvals` maps the
 SDK's paused runs to approvals.
 """
 

@@ -32,7 +32,7 @@ from turnwire.core.waits import client_tools
 
 
 class AgnoAgent:
-    """An agent or team of the SDK as an agent of ours; it may call its models `max_model_calls` times.
+    """A Turnwire agent that runs an agent or team of the SDK, with at most `max_model_calls` model calls.
 
     `run_options` go to the SDK's `arun`: `dependencies`, `session_state`, `metadata` and so on. `to_dependencies`
     returns the dependencies of each turn, for tools that need to know the caller. The SDK's telemetry is off unless
@@ -100,7 +100,7 @@ class AgnoAgent:
         run.max_calls = self._max_calls
         run.options = turn.model_options
         if "response_format" not in self.takes_model_options:
-            # The client wants the schema that the agent has anyway.
+            # The client's schema is the agent's own, which the SDK sends to the model anyway.
             run.options = msgspec.structs.replace(run.options, response_format=None)
         run.client_functions = client_functions(client_tools(turn.options))
         try:

@@ -44,10 +44,10 @@ from turnwire.tools.invocation import loggable, plain, running_call
 class AgnoRun:
     """Recorder of one run.
 
-    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any. `written` are the
-    texts that the SDK has joined and that are in the log: before the run's suspension, and since. `decided` are the
-    calls that were in the log before a suspension, `editable` those whose arguments a person may change. `options` are
-    the client's, and `has_called` is True if a tool was called.
+    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any. `written` has two
+    texts that are in the log, joined as the SDK joins them: that from before the run's suspension, and that since.
+    `decided` are the ids of the calls that a person has decided about, `editable` those of the calls whose arguments a
+    person may change. `options` are the client's model options, and `has_called` is True if a tool was called.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", agent: str = "") -> None:
@@ -217,7 +217,7 @@ class AgnoRun:
             if not call.is_live:
                 return restore_result(call, function_call, changes)
             outcome = await execute(function_call)
-            # Parallel runs first record the replies that the log has, so that a crash takes back as little as possible.
+            # Let parallel runs record their logged replies first, so that a crash makes as little void as possible.
             await asyncio.sleep(0)
             record_result(call, outcome[3], changes and changes.take())
         return outcome

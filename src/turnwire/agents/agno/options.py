@@ -97,7 +97,7 @@ def _changed(model: Model, options: ModelOptions) -> Model:
 
 
 def _field(model: Model, name: str) -> str:
-    """Return the name of the field for an option: of several, the one that the operator uses, or the server knows."""
+    """Return the model's field for an option: if it has several, the one that is set, or that the server knows."""
     own = [field for field in _FIELDS[name] if hasattr(model, field)]
     if (used := next((field for field in own if getattr(model, field) is not None), None)) is not None:
         return used

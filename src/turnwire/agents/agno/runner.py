@@ -229,7 +229,7 @@ async def _recorded_events(agent: Agent | Team, events: Any) -> AsyncIterator[An
 
 
 def _check_output(agent: Agent | Team, run: AgnoRun, output: Any) -> None:
-    """Raise what a sub-agent has ended with, if that was no answer: the SDK reports it as one."""
+    """Raise the failure or the pause that a sub-agent has ended with: the SDK reports both as an answer."""
     if run.failure is not None:
         raise run.failure.error
     if isinstance(output, RunOutput | TeamRunOutput) and output.is_paused:

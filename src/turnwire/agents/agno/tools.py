@@ -108,7 +108,7 @@ def guarded(function: SdkFunction) -> SdkFunction:
 
 
 def changed(function: SdkFunction, **fields: Any) -> SdkFunction:
-    """Return a copy of a function for one call, with other fields: the SDK's own one belongs to all runs."""
+    """Return a copy of a function for one call, with other fields: the SDK's own object is shared by all runs."""
     result = copy(function)
     for name, value in fields.items():
         setattr(result, name, value)

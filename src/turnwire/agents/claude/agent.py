@@ -21,7 +21,7 @@ from turnwire.core.turns import Turn
 
 
 class ClaudeAgent:
-    """The options of the SDK as an agent: Claude Code runs with them in each turn.
+    """A Turnwire agent that runs Claude Code in each turn, with the SDK's options.
 
     Settings, memory and servers of the user who runs the server are not read unless the options say so with
     `setting_sources`, and the process has an empty folder as its working directory unless they have a `cwd`. Telemetry

@@ -1,8 +1,8 @@
-"""The begin of a run: of a new turn, after an approval, or after a crash.
+"""The start of a run: of a new turn, after an approval, or after a crash.
 
-Claude Code continues from a transcript. The calls that have no result yet are made here, if their tools are in this
-process and they are ours or approved; it runs one other itself, and the rest are answered with an error that lets the
-model repeat them.
+Claude Code continues from a transcript. Calls without a result are made here, if their tool is in this process and is
+ours or was approved. Claude Code runs one of the other calls itself; the rest get an error as their result, so that the
+model can repeat them.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ def _without_paragraphs(progress: tuple[Message, ...], run: ClaudeRun) -> list[M
 
 
 async def _run_calls(calls: list[ToolRequest], run: ClaudeRun) -> tuple[list[Block], Block | None]:
-    """Run the calls of in-process servers, and return their results, and the call that Claude Code runs itself.
+    """Run the calls of in-process servers. Return the results, and the call that Claude Code has to run itself.
 
-    Its permission rules are its own, so it also runs calls of tools that are not ours and that nobody has decided.
+    Claude Code has its own permission rules, so that call may also be one that is not ours and that nobody has decided.
     """
     token = reporting.set(run.report)
     try:
@@ -83,7 +83,7 @@ async def _run_calls(calls: list[ToolRequest], run: ClaudeRun) -> tuple[list[Blo
         reporting.reset(token)
     results = [each for each in outcomes if not isinstance(each, ToolRequest)]
     unrun = [each for each in outcomes if isinstance(each, ToolRequest)]
-    # A decision is known in the run after it only, so a call that has one is the first.
+    # Only this run knows the decisions, so a call with a decision goes first.
     unrun.sort(key=lambda call: call.call_id not in run.decided)
     if not unrun:
         return results, None
@@ -97,7 +97,7 @@ async def _run_calls(calls: list[ToolRequest], run: ClaudeRun) -> tuple[list[Blo
 
 
 async def _run_call(call: ToolRequest, run: ClaudeRun) -> Block | ToolRequest:
-    """Run a call that was approved, or is of our tools and needs no approval. Return its result, or any other call."""
+    """Run a call that was approved or needs no approval. Return its result or denial; return any other call."""
     decision = run.decided.get(call.call_id)
     if decision is not None and not decision.approved:
         run.end_call(call.call_id, False, decision.denial, None)

@@ -1,7 +1,7 @@
 """Events from the messages of one process of Claude Code.
 
 The SDK streams the replies of the turn's own agent; those of its sub-agents come block by block. Claude Code begins a
-tool call as soon as its block is whole, so `before_tool` holds the call until the reply is.
+tool call as soon as its block is complete, so `before_tool` holds the call until the whole reply has come.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ _SETTLE_SECONDS = 0.5
 class _ToolUse(Struct):
     """A tool call: `is_running` after it was allowed, `is_done` when its result is written.
 
-    `agent` is what it runs, and `skips` are the calls that cannot run after it.
+    `agent` is the type of the sub-agent that it runs. `refusal` is the result of a call that was refused before it was
+    logged. `skips` are the ids of calls whose result says, when this one ends, that they did not run.
     """
 
     tool: str
@@ -249,7 +250,7 @@ class ClaudeRun:
         self._settle()
 
     def skip_calls(self, call_ids: Sequence[str], *, after: str) -> None:
-        """Write that calls have not run when the call `after` ends; if it is suspended, they are continued with it."""
+        """End these calls as not run when the call `after` ends. If that call is suspended, they stay open with it."""
         self._call(after).skips = call_ids
 
     async def report(self, call_id: str, outcome: ToolOutcome) -> None:
@@ -257,7 +258,7 @@ class ClaudeRun:
         self.end_call(call_id, outcome.success, loggable(outcome.result), outcome.ms)
 
     async def before_tool(self, data: Any, call_id: str | None, context: Any) -> Any:
-        """Hold a call until its reply is whole and in the log, and let our tools run without the SDK's rules."""
+        """Hold a call until its whole reply is in the log. Our own rules decide about our tools, not the SDK's."""
         name, args = str(data["tool_name"]), cast("dict[str, Any]", data["tool_input"])
         call = self._call(call_id or str(data["tool_use_id"]))
         await call.logged.wait()
@@ -270,7 +271,7 @@ class ClaudeRun:
         return {} if permission is None else _permission(permission)
 
     async def decide(self, tool: str, args: dict[str, Any], context: ToolPermissionContext) -> PermissionResult:
-        """Request an approval for a call. It is not answered: the process ends, and the turn is suspended."""
+        """Request an approval for a call. Claude Code gets no answer: the turn is suspended, and the process ends."""
         call_id = context.tool_use_id or ""
         if context.agent_id is not None:
             return PermissionResultDeny(

@@ -68,25 +68,25 @@ class ClaudeProcess:
     """A process of Claude Code, and its messages as the SDK reads them."""
 
     def __init__(self, options: ClaudeAgentOptions, prompt: AsyncIterator[dict[str, Any]]) -> None:
-        # What the SDK adds itself, unless it is given a transport.
+        # The SDK sets this option itself, but not for a transport that is passed to it.
         transported = replace(options, permission_prompt_tool_name="stdio")
         self._transport: Any = SubprocessCLITransport(prompt=prompt, options=transported)
         self._messages = query(prompt=prompt, options=options, transport=self._transport)
-        self._box: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
+        self._unread: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         try:
             async for message in self._messages:
-                await self._box.put(message)
+                await self._unread.put(message)
         except Exception:
-            await self._box.put(None)
+            await self._unread.put(None)
             raise
-        await self._box.put(None)
+        await self._unread.put(None)
 
     async def next_message(self) -> Message | None:
         """Return the next message, or None at the end. Raises what the SDK raises."""
-        message = await self._box.get()
+        message = await self._unread.get()
         if message is None:
             await self._reading
         return message
@@ -126,13 +126,13 @@ def _options(options: ClaudeAgentOptions, run: ClaudeRun, folder: Path) -> Claud
     for each in (work, temporary, folder / "config"):
         each.mkdir()
     defaults = {"CLAUDE_CONFIG_DIR": str(folder / "config"), "CLAUDE_CODE_TMPDIR": str(temporary)}
-    goes_on = {"CLAUDE_CODE_RESUME_INTERRUPTED_TURN": "1"}
+    resumption = {"CLAUDE_CODE_RESUME_INTERRUPTED_TURN": "1"}
     hooks = {**(options.hooks or {})}
     hooks["PreToolUse"] = [*(hooks.get("PreToolUse") or ()), HookMatcher(hooks=[run.before_tool])]
     return replace(
         options,
         cwd=options.cwd or work,
-        env={**_ENVIRONMENT, **defaults, **goes_on, **options.env},
+        env={**_ENVIRONMENT, **defaults, **resumption, **options.env},
         hooks=hooks,
         can_use_tool=options.can_use_tool or run.decide,
         include_partial_messages=True,

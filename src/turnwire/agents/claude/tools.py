@@ -62,7 +62,7 @@ def claude_tools(tools: Iterable[Tool | Function]) -> McpSdkServerConfig:
 
 
 class InProcessTools:
-    """The in-process servers of some options. Their calls are reported when they end, each with its id."""
+    """The in-process MCP servers in the SDK's options. A call of theirs is reported with its id when it ends."""
 
     def __init__(self, options: ClaudeAgentOptions) -> None:
         configs: dict[str, Any] = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}
@@ -114,10 +114,10 @@ async def call_in_process(server: Any, call_id: str, name: str, args: dict[str, 
     outcomes: list[ToolOutcome] = []
     report = reporting.get()
 
-    async def keep(of: str, outcome: ToolOutcome) -> None:
+    async def keep(reported_id: str, outcome: ToolOutcome) -> None:
         outcomes.append(outcome)
         if report is not None:
-            await report(of, outcome)
+            await report(reported_id, outcome)
 
     token = reporting.set(keep)
     try:

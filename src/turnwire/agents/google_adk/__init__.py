@@ -4,9 +4,9 @@
 
     agent = GoogleADKAgent(LlmAgent(name="helper", model="gemini-3-flash", tools=[search]))
 
-The SDK's own runner runs the model, the tools and the transfers. `events` is a plugin of that runner: its callbacks
-turn models and tools into events, and stand between the SDK and each call. `runner` gives the plugin to the runs that
-tools start too. `approvals` maps the SDK's tool confirmations to approvals.
+The SDK's own runner runs the model, the tools and the transfers. `events` has a plugin for that runner: its callbacks
+turn the calls of models and tools into events, and answer finished calls from the journal. `runner` adds the plugin to
+the runs that tools start too. `approvals` maps the SDK's tool confirmations to approvals.
 """
 
 from turnwire.agents.google_adk.agent import GoogleADKAgent

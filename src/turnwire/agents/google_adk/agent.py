@@ -38,11 +38,11 @@ from turnwire.tools.threads import TOOL_THREADS
 
 
 class GoogleADKAgent:
-    """An agent, workflow or app of the SDK as an agent of ours.
+    """A Turnwire agent that runs an agent, workflow or app of the SDK.
 
-    `run_config` goes to the SDK's runner; its `max_llm_calls` counts over a suspension and a crash. `state` returns the
-    state that a turn's session begins with, for instructions and tools. The artifact and memory services are the
-    SDK's, by default in memory. The session is made of the turn's history, for each turn again.
+    `run_config` goes to the SDK's runner; its `max_llm_calls` limits a whole turn, also one that was suspended or has
+    lost its worker. `state` returns the state that a turn's session begins with, for instructions and tools. The
+    artifact and memory services are the SDK's, by default in memory. Each turn has a new session with its history.
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
@@ -113,7 +113,7 @@ class GoogleADKAgent:
         plugin.max_calls = self._run_config.max_llm_calls
         plugin.client_tools, plugin.options = client_tools(turn.options), turn.model_options
         if "response_format" not in self.takes_model_options:
-            # The client wants the schema that the agent has anyway.
+            # The client's schema is the agent's own, which the SDK sends to the model anyway.
             plugin.options = msgspec.structs.replace(plugin.options, response_format=None)
         try:
             session_id, events, message = await self._conversation(turn, plugin)
@@ -177,7 +177,7 @@ class GoogleADKAgent:
         return runner
 
     async def _finish(self, turn: Turn, runner: Runner, session_id: str, plugin: RunPlugin) -> None:
-        """Raise what the run has ended with, if that was no answer."""
+        """Raise WaitForApproval if the run waits for confirmations, or AgentError if it ended with an error."""
         if not plugin.pending:
             return plugin.check_end()
         session = await runner.session_service.get_session(
@@ -194,7 +194,7 @@ class GoogleADKAgent:
 
 
 def agents_of(root: Any) -> Iterator[BaseAgent]:
-    """Yield an agent and those below it."""
+    """Yield an agent and all of its sub-agents."""
     if isinstance(root, BaseAgent):
         yield root
         for agent in root.sub_agents:

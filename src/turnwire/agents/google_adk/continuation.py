@@ -1,7 +1,7 @@
 """Continuation of SDK runs after a crash: replies of models and results of tools come from the turn's journal.
 
-The agent runs again from its start. The plugin of each run (see `events`) has callbacks before and after each call, of
-which those before may answer instead. A tool that runs another agent is a call like any other, and the calls of that
+The agent runs again from its start. The plugin of each run (see `events`) has callbacks before and after each call; the
+callback before a call may answer it. A tool that runs another agent is a call like any other, and the calls of that
 agent are recorded inside it. What a tool has written to the session's state is recorded with its result.
 """
 

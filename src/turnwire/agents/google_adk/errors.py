@@ -19,12 +19,12 @@ _WITHHELD = {
     types.FinishReason.SPII,
     types.FinishReason.IMAGE_SAFETY,
 }
-# The client of Gemini uses whichever is installed.
+# The Gemini client uses whichever of these HTTP libraries is installed.
 _HTTP_CLIENTS = ("aiohttp", "httpcore", "httpx", "httpx2")
 
 
 class CallFailure(Struct, frozen=True):
-    """An exception of a model, or with `is_tool` of a tool, to tell them apart from those of the SDK."""
+    """An exception that a model raised, or a tool (`is_tool`), to tell it apart from the SDK's own exceptions."""
 
     error: Exception
     name: str

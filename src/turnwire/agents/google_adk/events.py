@@ -1,7 +1,7 @@
 """Events of SDK runs: from the callbacks of the SDK's plugins to the turn's log.
 
-A turn is one run, and one more for every agent that a tool runs; those have an agent path. Agents of one run that work
-at the same time have branches, and a path each.
+A turn has one run, and one more for every agent that a tool runs; the further runs have an agent path. Agents that
+work in parallel in one run have a branch and an agent path each.
 """
 
 import time
@@ -79,8 +79,9 @@ class _Branch:
 class RunPlugin(BasePlugin):
     """Recorder of one run. `place` is the run's place in the turn's journal.
 
-    `pending` are the confirmations that the run has ended with, `editable` those of them whose arguments may change.
-    `options` are the client's, and `has_called` is True if a tool was called.
+    `pending` are the confirmations that the run waits for, by call id; `editable` are the ids of the calls whose
+    arguments a person may change. `options` are the client's model options. `has_called` is True if the turn's own
+    agent has called a tool.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
@@ -105,7 +106,7 @@ class RunPlugin(BasePlugin):
         self._error: SdkEvent | None = None
 
     def attach(self, runner: Runner) -> None:
-        """Become the first plugin of a runner, in place of the one of the run that has started it."""
+        """Make this the first plugin of a runner, and remove the plugin of the run that has started this one."""
         self.runner = runner
         self._others = runner.plugin_manager.plugins
         others = [plugin for plugin in self._others if not isinstance(plugin, RunPlugin)]
@@ -215,7 +216,7 @@ class RunPlugin(BasePlugin):
         return response
 
     async def _prepare(self, branch: _Branch, context: CallbackContext, request: LlmRequest) -> None:
-        """Add what is for the turn's own agent: the client's tools and options, and the messages that have come."""
+        """Add the client's tools and options, and the turn's new messages, to a request of the turn's own agent."""
         if self.client_tools:
             check_names(set(request.tools_dict), self.client_tools)
             request.append_tools([AdkClientTool(tool) for tool in self.client_tools])

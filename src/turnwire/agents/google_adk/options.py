@@ -1,6 +1,7 @@
 """A client's model options as the configuration of a request of the SDK.
 
-They are handed to Gemini alone: the SDK's models of other providers leave parts of the configuration out.
+Only Gemini gets all of them: the SDK's models of other providers ignore parts of the configuration, so they get only
+the client's instructions.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def _is_gemini(agent: LlmAgent) -> bool:
         model = agent.canonical_model
     except ValueError:
         return False  # The SDK does not know the model's name, as the first turn will say.
-    # Those that use the class of Gemini for another API have no place for all of them.
+    # Subclasses of Gemini that use another API cannot send all of the options.
     return isinstance(model, Gemini) and not isinstance(model, ApigeeLlm | Gemma) and not model.use_interactions_api
 
 

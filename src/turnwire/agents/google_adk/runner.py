@@ -32,8 +32,9 @@ def install_runner() -> None:
 
     @functools.wraps(inner)
     async def run_recorded(runner: Runner, **options: Any) -> AsyncGenerator[Any]:
-        own = any(isinstance(plugin, RunPlugin) and plugin.runner is runner for plugin in runner.plugin_manager.plugins)
-        events = inner(runner, **options) if own or not is_in_turn() else _sub_run(runner, inner, options)
+        plugins = runner.plugin_manager.plugins
+        is_recorded = any(isinstance(plugin, RunPlugin) and plugin.runner is runner for plugin in plugins)
+        events = inner(runner, **options) if is_recorded or not is_in_turn() else _sub_run(runner, inner, options)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -43,11 +44,11 @@ def install_runner() -> None:
 
 
 async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> AsyncGenerator[Any]:
-    """Run an agent with a plugin of its own, in place of the one of the run that has started it."""
+    """Run an agent with its own plugin, which replaces the plugin of the run that has started this one."""
     outer = current_caller()
     # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-    is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
-    queue = outer.queue if outer and is_read else EmittedEvents()
+    is_same_loop = outer is not None and outer.queue.loop is asyncio.get_running_loop()
+    queue = outer.queue if outer and is_same_loop else EmittedEvents()
     place = queue.journal.place("run") if queue.journal else ""
     path = enter_agent(outer.path if outer else (), runner.agent.name, place=place)
     plugin = RunPlugin(queue, path, place)

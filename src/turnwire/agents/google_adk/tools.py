@@ -23,7 +23,7 @@ def adk_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:
 
 
 class AdkTool(BaseTool):
-    """One of our tools. The SDK knows a failure by its only key, `error`."""
+    """One of our tools. A failure is returned as a dict whose only key is `error`, as the SDK expects."""
 
     def __init__(self, tool: Tool) -> None:
         super().__init__(name=tool.name, description=tool.description)

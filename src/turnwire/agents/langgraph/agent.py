@@ -54,7 +54,7 @@ _MODES = ["messages", "updates", "custom"]
 
 
 class LangGraphAgent:
-    """A graph or runnable as an agent of ours; `config` is its `RunnableConfig`.
+    """A Turnwire agent that runs a graph or another runnable; `config` is its `RunnableConfig`.
 
     The session id is the thread id of a graph's checkpointer, which then keeps the history; a graph without one gets
     the turn's history. `to_input` returns the input, by default `{"messages": [...]}` for a graph and the messages for
@@ -238,7 +238,7 @@ class LangGraphAgent:
         if interrupted is not None:
             has_decisions = self._to_resume is not None
             raise await suspend_run(graph, config, listener, interrupted, has_decisions=has_decisions)
-        # The answer was recorded with an agent path, or not at all: it is a value, or of a subgraph or another node.
+        # The answer has an agent path in the log, or is not in it: a value, or text of a subgraph or of another node.
         if isinstance(last, AIMessage) and listener.is_no_answer(last):
             last = read_text(last)
         elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and listener.has_answered):
@@ -256,7 +256,7 @@ class LangGraphAgent:
     def _share(self, values: Any) -> None:
         journal = current_journal()
         if journal is not None and journal.is_replaying:
-            return  # The log has it, and what followed.
+            return  # The log has this state already, and the later ones.
         state = {name: plain(value) for name, value in fields_of(values).items() if name in self._shared}
         if state:
             emit_state(state)

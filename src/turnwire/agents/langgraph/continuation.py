@@ -1,9 +1,9 @@
 """Continuation of graphs and runnables after a crash: replies of models and results of tools come from the journal.
 
 The graph runs again from its start, or from its last suspension. LangChain's models and tools are wrapped (see
-`runner`). A call is found by its task in the graph (step, node and number of a `Send`, not the task id, which is
-another one in each run), and there by its number, or by its request if a task makes several at a time; a tool is found
-by its call id. Failures of models and tools are recorded too: what handled them handles them again.
+`runner`). A call is found by its task in the graph (step, node and number of a `Send`; the task id differs in each
+run), and within the task by its number, or by its request if the task makes several calls at a time. A tool call is
+found by its id. Failures of models and tools are recorded too, so that the code that handled them handles them again.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ class RunRecorder:
         return self._calls[run_id]
 
     async def end_reply(self, run_id: UUID, result: dict[str, Any], usage: Usage | None = None) -> None:
-        """Record the reply, when its text is in the log; or that the text of a recorded one is shown again."""
+        """Record a live reply when its text is in the log; for a recorded reply, note that its text is shown again."""
         call = self._calls.pop(run_id, None)
         if call is None or (not call.is_live and call.is_shown):
             return
@@ -461,7 +461,7 @@ def _record_result(value: Any) -> dict[str, Any]:
     except Exception:
         is_same, kind, data = False, "", b""
     if not is_same:
-        return {"value": value}  # It is no JSON, so it cannot be recorded.
+        return {"value": value}  # This is not JSON: the journal notes that it cannot be recorded.
     return {"kind": kind, "data": base64.b64encode(data).decode()}
 
 

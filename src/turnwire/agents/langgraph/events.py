@@ -87,7 +87,7 @@ class EventRelay:
     async def flush(self, send: Callable[[Any], None] | None = None) -> None:
         """Wait on the event loop until everything sent is written; do nothing on another loop.
 
-        With `send`, the marker takes the way of what is sent with that function.
+        With `send`, the marker is sent with that function, after everything that was sent with it before.
 
         Raises CancelledError when the turn has ended, since LangChain shields its callbacks from being cancelled.
         """
@@ -166,7 +166,7 @@ def _followed_runs(handler: BaseCallbackHandler) -> Set[UUID]:
 
 
 def _muted(handler: BaseCallbackHandler) -> BaseCallbackHandler:
-    """Return the handler with the same state, but without the tokens. Models stream because it is there."""
+    """Return a copy of the handler that ignores tokens and shares the state. Without it, models would not stream."""
     muted: Any = copy(handler)
     muted.on_llm_new_token = _ignore
     return muted
@@ -286,10 +286,11 @@ class GraphListener(BaseCallbackHandler):
         return [*before, *message_events(message, path)]
 
     def mute_message_stream(self, handlers: Iterable[BaseCallbackHandler]) -> list[BaseCallbackHandler]:
-        """Return a model call's handlers, with one that keeps its tokens out of the graph's stream of messages.
+        """Return the handlers of a model call, changed so that no tokens enter the graph's stream of messages.
 
-        They are recorded here, and the way through the graph costs more than all the rest of a token. A stream that
-        code inside a node has opened is left alone: it has not seen the nodes of the turn's own graph begin.
+        The listener records the tokens itself, and to send a token through the graph costs more than all else that is
+        done with it. A stream that code inside a node has opened is left alone: it has not seen the nodes of the turn's
+        own graph begin.
         """
         return [_muted(each) if self._own_nodes & _followed_runs(each) else each for each in handlers]
 

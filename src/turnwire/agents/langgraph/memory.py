@@ -173,7 +173,7 @@ def _snapshots(state: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 class _ThreadBase(Struct):
-    """The thread that a view shows: all of the namespaces that are `written` since, and the others as they were."""
+    """The thread that a view shows: the namespaces in `written` as they are now, and all others as they were."""
 
     turn_id: str
     before: str = ""

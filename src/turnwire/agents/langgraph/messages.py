@@ -164,8 +164,8 @@ async def stream_steered(
 ) -> AsyncGenerator[tuple[tuple[str, ...], str, Any]]:
     """Yield what `graph.astream` yields, and take the messages that come meanwhile into the graph's state.
 
-    The graph is drained, and goes on from a checkpoint that has the messages too. A graph whose state has no `messages`
-    takes none; a message to it becomes the next turn. `flush` waits until the graph's events are in the log.
+    To take messages, the graph is drained, and goes on from a checkpoint that has them. A graph whose state has no
+    `messages` takes none: a message to it becomes the next turn. `flush` waits until the graph's events are in the log.
     """
     inputs = current_inputs()
     if inputs is None or not has_message_ids(graph):

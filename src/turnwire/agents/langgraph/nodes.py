@@ -1,8 +1,8 @@
 """The nodes of a graph whose text is its answer, if the application does not name them.
 
-A node of a graph that keeps `messages` answers if it may write them. Text is streamed before the node returns, so that
-is read from the code of its function: a node whose every `return` is a dict without `messages` does not answer. In a
-graph without `messages` the nodes after which it always ends answer.
+In a graph that keeps `messages`, a node answers if it may write them. Text is streamed before the node returns, so the
+source code of its function is read: a node does not answer if every `return` gives a dict without `messages`. In a
+graph without `messages`, a node answers if the graph always ends after it.
 """
 
 import ast

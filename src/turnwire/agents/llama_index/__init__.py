@@ -4,8 +4,8 @@
 
     agent = LlamaIndexAgent(FunctionAgent(llm=OpenAICompatibleLLM("gpt-5-mini"), tools=[search]), max_steps=8)
 
-The SDK's own loop runs the model and the tools, on a copy of the agent for each run: `runner` makes it, `events` has
-what it reports, and `continuation` stands between the agent and each call.
+The SDK's own loop runs the model and the tools, on a copy of the agent for each run. `runner` makes the copy, `events`
+records what the run reports, and `continuation` records each call or answers it from the journal.
 """
 
 from turnwire.agents.llama_index.agent import LlamaIndexAgent

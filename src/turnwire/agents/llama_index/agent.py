@@ -32,7 +32,7 @@ from turnwire.models.address import ModelAddress
 
 
 class LlamaIndexAgent:
-    """An agent, an agent workflow or any other workflow of LlamaIndex as an agent of ours.
+    """A Turnwire agent that runs an agent, an agent workflow or any other workflow of LlamaIndex.
 
     `run_options` go to the SDK's `run`. `max_steps` limits the model calls of a turn. A turn whose worker was lost
     continues from its journal, unless `on_crash="close"`; `idempotent` names the tools that may run again if they break
@@ -41,8 +41,8 @@ class LlamaIndexAgent:
     names of the model options that clients may send (see `core.model_options`), by default all but `instructions`, as
     far as the agent's LLM has them; agents that a tool runs do not get them.
 
-    The steps of another workflow than one of agents cannot be recorded: its turns end with their worker. `to_start`
-    returns the arguments of `run` for a turn, by default `user_msg` and `chat_history`.
+    The steps of a workflow that is not made of agents cannot be recorded: its turns end when their worker is lost.
+    `to_start` returns the arguments of `run` for a turn, by default `user_msg` and `chat_history`.
     """
 
     def __init__(

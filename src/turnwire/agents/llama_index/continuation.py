@@ -39,7 +39,7 @@ class RecordedLLM:
         self._llm: Any = agent.llm
         self._agent = str(agent.name)
         self._listener = listener
-        # Other agents than those that call functions write their thoughts and actions as text, too.
+        # Agents other than `FunctionAgent` also write their thoughts and tool calls as text.
         self._thinks = not isinstance(agent, FunctionAgent)
 
     def __getattr__(self, name: str) -> Any:

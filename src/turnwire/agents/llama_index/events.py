@@ -30,7 +30,7 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import loggable, plain
 
-# What the recorded copy of an agent reports itself.
+# Events of the SDK whose content the recorded copy of an agent reports itself.
 _REPORTED = (AgentInput, AgentOutput, AgentSetup, ToolCall, ToolCallResult, StartEvent, StopEvent)
 MAX_PARALLEL_TOOLS = 64
 _COMPLETE = ("stop", "tool_calls", "function_call")
@@ -70,11 +70,11 @@ class StoreChanges:
 
 
 class WorkflowListener:
-    """Listener of one run, which reports its work.
+    """Recorder of the text, the tool calls and the usage of one run.
 
     `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the
     model calls. `has_text` is True if the run has written text so far, `has_called` if it has called a tool. `options`
-    are the client's.
+    are the client's model options.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:
@@ -161,9 +161,9 @@ class WorkflowListener:
         self._all_called.clear()
 
     def in_order(self, results: Sequence[ToolCallResult]) -> list[ToolCallResult]:
-        """Return the results of a reply's calls in the order of the calls: the SDK has them as they have ended."""
-        places = {call_id: place for place, call_id in enumerate(self._call_ids)}
-        return sorted(results, key=lambda result: places.get(result.tool_id, len(places)))
+        """Return the results of a reply's calls in the order of the calls; the SDK lists them as the calls ended."""
+        order = {call_id: index for index, call_id in enumerate(self._call_ids)}
+        return sorted(results, key=lambda result: order.get(result.tool_id, len(order)))
 
     async def begin_call(self, call: ToolCall, *, is_reported: bool = True) -> None:
         """Report a call, and wait for the others of its reply: a turn must not be suspended before all have begun."""
@@ -174,7 +174,7 @@ class WorkflowListener:
         self._missing_calls -= 1
         if self._missing_calls <= 0:
             self._all_called.set()
-            await asyncio.sleep(0)  # The earlier calls are first.
+            await asyncio.sleep(0)  # Let the calls that have waited go on first.
         await self._all_called.wait()
 
     def end_call(self, result: ToolCallResult) -> None:
@@ -186,7 +186,7 @@ class WorkflowListener:
     # Events that the application writes to the run's stream
 
     def read_event(self, event: SdkEvent, *, writes_text: bool) -> None:
-        """Record an event of the run's stream. With `writes_text`, the stream has the text too: of a workflow."""
+        """Record an event of the run's stream. `writes_text` also records its text, for a workflow without agents."""
         match event:
             case AgentStream():
                 if writes_text and event.delta:

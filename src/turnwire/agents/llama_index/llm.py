@@ -207,13 +207,13 @@ class _Conversation:
     def __init__(self, messages: Sequence[ChatMessage]) -> None:
         system = [message for message in messages if message.role in (MessageRole.SYSTEM, MessageRole.DEVELOPER)]
         self.instructions = "\n\n".join(message.content or "" for message in system)
-        self.messages = [_message(message) for message in messages if message not in system]
-        sent = [message for message in messages if message not in system]
-        self.files = _BlockParts({id(ours): _parts(each) for ours, each in zip(self.messages, sent, strict=True)})
+        others = [message for message in messages if message not in system]
+        self.messages = [_message(message) for message in others]
+        self.files = _BlockParts({id(ours): _parts(other) for ours, other in zip(self.messages, others, strict=True)})
 
 
 class _BlockParts(LoadedFiles):
-    """The parts of messages, by the identity of the message: as the blocks of the SDK's message have them."""
+    """The parts of each message, found by the identity of the message and made from the blocks of the SDK's message."""
 
     def __init__(self, parts: dict[int, list[str | LoadedFile]]) -> None:
         super().__init__()
@@ -258,9 +258,9 @@ def _parts(message: ChatMessage) -> list[str | LoadedFile]:
     return parts
 
 
-def _read(arguments: str) -> dict[str, Any]:
-    read = read_arguments(arguments)
-    return {INVALID: arguments} if read is None else read
+def _read(text: str) -> dict[str, Any]:
+    arguments = read_arguments(text)
+    return {INVALID: text} if arguments is None else arguments
 
 
 def _arguments(call: ToolCallBlock) -> dict[str, Any]:

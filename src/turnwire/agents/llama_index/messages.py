@@ -46,9 +46,9 @@ def _block(part: str | LoadedFile) -> TextBlock | ImageBlock | DocumentBlock:
 async def add_inputs(
     agent: Any, ctx: Any, messages: list[ChatMessage], memory: Any, place: str | None
 ) -> list[ChatMessage]:
-    """Return the input of an agent's next model call, with the messages that have come for it.
+    """Return the input of an agent's next model call, with the turn's new messages.
 
-    They are kept where the agent keeps its own work, so that its later calls have them at the same place.
+    The messages are stored where the agent keeps its own work, so that later calls have them at the same position.
     """
     inputs = current_inputs()
     sent = [ChatMessage(role="user", content=text) for text in await inputs.take(place)] if inputs is not None else []

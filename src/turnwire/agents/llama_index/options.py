@@ -1,6 +1,6 @@
 """A client's model options as settings of LlamaIndex's LLMs.
 
-Turnwire's own LLM takes all of them. Of another one, those are set that it has a field for.
+Turnwire's own LLM takes all of them. On any other LLM, an option is set if the LLM has a field for it.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def possible_options(agent: Any) -> frozenset[str]:
 def _options_of(agent: Any) -> frozenset[str]:
     names = {"instructions", *_options_of_llm(agent.llm)}
     if not isinstance(agent, FunctionAgent):
-        # Other agents write their calls and their answer in a text of the SDK's form, which ends where it says.
+        # Other agents write their calls and their answer in the SDK's own text format, which these options would break.
         names -= {"tool_choice", "response_format", "stop"}
     return frozenset(names)
 

@@ -55,8 +55,8 @@ def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
         outer = _running.get()
         rules = outer[1] if outer else ApprovalRules()
         # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-        is_read = outer is not None and outer[0].queue.loop is asyncio.get_running_loop()
-        queue = outer[0].queue if outer and is_read else EmittedEvents()
+        is_same_loop = outer is not None and outer[0].queue.loop is asyncio.get_running_loop()
+        queue = outer[0].queue if outer and is_same_loop else EmittedEvents()
         place = queue.journal.place("run") if queue.journal else ""
         path = enter_agent(outer[0].path if outer else (), _name(agent), place=place)
         listener = WorkflowListener(queue, path, place)
@@ -82,7 +82,7 @@ def start_run(
     start: Callable[[Any], Any],
     tools: Sequence[BaseTool] = (),
 ) -> Any:
-    """Start a run on a recorded copy of an agent, with some tools more; of a workflow, on itself."""
+    """Start a run on a recorded copy of an agent, with more `tools`. A workflow without agents is run itself."""
     token = _running.set((listener, rules))
     try:
         return start(_recorded_copy(agent, listener, tools))
@@ -91,7 +91,7 @@ def start_run(
 
 
 async def end_run(handler: Any, listener: WorkflowListener) -> None:
-    """Cancel what is left of a run. The SDK goes on to wait for steps that were cancelled, so its own loop ends too."""
+    """Cancel what is left of a run. The SDK would wait for the cancelled steps, so its own loop is cancelled too."""
     listener.close()
     if not handler.is_done():
         await handler.cancel_run(timeout=_CANCEL_SECONDS)
@@ -119,7 +119,7 @@ def _recorded_copy(agent: Any, listener: WorkflowListener, tools: Sequence[BaseT
             made = _copy_agent(agent, listener, tools)
         case _:
             return agent
-    made._broker_config = None  # It has the number of parallel calls of the original.
+    made._broker_config = None  # The cached one has the original's number of parallel calls.
     _bind(made, "call_tool", _call_step(_method(agent, "call_tool")))
     _bind(made, "_call_tool", _run_tool)
     return made

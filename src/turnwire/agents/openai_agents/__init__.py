@@ -5,9 +5,10 @@
     agent = OpenAIAgentsAgent(Agent(name="Helper", tools=[search]), max_turns=8)
 
 The SDK's own loop runs the model, the tools and the handoffs; this package turns the run into events while it happens.
-The SDK's event stream is not enough: it reports parallel tools when all have ended, agents that are used as tools not
-at all, and a truncated answer as a whole one. So `runner` reads the stream of every model, also in the runs that
-tools start, and `events` hooks into every tool. `approvals` maps the SDK's interruptions to approvals.
+The SDK's event stream is not enough: it reports parallel tools only when all have ended, it does not report agents that
+are used as tools, and it reports a truncated answer as a complete one. So `runner` reads the stream of every model,
+also in the runs that tools start, and `events` hooks into every tool. `approvals` maps the SDK's interruptions to
+approvals.
 """
 
 from turnwire.agents.openai_agents.agent import OpenAIAgentsAgent

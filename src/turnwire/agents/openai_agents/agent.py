@@ -46,7 +46,7 @@ _CLEAN_UP_SECONDS = 3.0
 
 
 class OpenAIAgentsAgent:
-    """An agent of the SDK as an agent of ours; it may call the model `max_turns` times.
+    """A Turnwire agent that runs an agent of the SDK, with at most `max_turns` model calls.
 
     `session` returns the SDK's own memory for a turn; without it the agent gets the turn's history. `context` returns
     the context that tools find in their `RunContextWrapper`, again after each suspension; without it the context is the

@@ -1,6 +1,6 @@
 """Events of SDK runs: from the SDK's hooks and model streams to the turn's log.
 
-A turn is one run, and one more for every agent that is used as a tool in it; those have an agent path.
+A turn has one run, and one more for every agent that is used as a tool; the further runs have an agent path.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class RunQueue(EventQueue):
 
 
 class EmittedRuns(EmittedEvents, RunQueue):
-    """The same for runs that no adapter reads."""
+    """A `RunQueue` for runs that no adapter reads: its events are emitted at once."""
 
 
 class ModelFailure(Struct, frozen=True):
@@ -125,7 +125,7 @@ class Run:
         self._writes_value = False
         self.model_failure: ModelFailure | None = None
         self.inputs: list[tuple[int, str]] = []
-        """The messages that have entered the run, after so many of the SDK's own items."""
+        """The messages that have entered the run, each with the number of the SDK's items before it."""
         self.session: Session | None = None
         self.client_tools: Sequence[ClientTool] = ()
         """The tools that the client runs, for the agents of the turn's own run."""

@@ -1,12 +1,13 @@
-"""Agreement of the SDK's own memory with the turn's history, and with a run that is repeated after a crash.
+"""Sessions of the SDK, kept in agreement with the turn's history and with runs that are repeated after a crash.
 
-A session of the SDK is written at the end of each step, and has no branches: it lacks what a stopped or killed run did
-in its last step, and keeps what follows an earlier turn that is continued. Both are mended before the next run, if the
-SDK's session is one of this conversation alone.
+A session of the SDK is written at the end of each step, and has no branches: it lacks the last step of a run that was
+stopped or killed, and it still has the turns after an earlier turn that a message continues. Both are corrected before
+the next run, if the session has the id of this conversation.
 
-A run that is repeated finds the items in its session that the lost run has added. So what a session contained at first
-is recorded in the journal, and a `ContinuedSession` shows the run that, and adds only what is not there yet. Of a
-session that is too large for the journal, the number of its items and their digest are recorded.
+A repeated run would find the items that the lost run has added to the session. So the items that the session had at
+first are recorded in the journal; a `ContinuedSession` shows only these to the run, and adds only items that the
+session does not have yet. For a session that is too large for the journal, the number and the digest of its items are
+recorded instead.
 """
 
 import copy
@@ -174,7 +175,7 @@ def _exchanges(history: Sequence[Message]) -> list[list[Message]]:
 
 
 def _count_kept(messages: Sequence[str], history: Sequence[str]) -> int:
-    """Return how many of the session's messages are the history's: those that end with the most of its last ones."""
+    """Return how many of the session's messages to keep: up to the place that matches most of the history's end."""
 
     def common(count: int) -> int:
         pairs = zip(reversed(messages[:count]), reversed(history), strict=False)
@@ -190,7 +191,7 @@ def _is_complete(items: Sequence[TResponseInputItem], expected: Sequence[TRespon
     wants = {(_fields(item).get("type"), _fields(item).get("call_id")) for item in expected}
     calls = {call_id for kind, call_id in has if kind == "function_call"}
     results = {call_id for kind, call_id in has if kind == "function_call_output"}
-    if not items or calls - results or any(call_id and entry not in has for entry in wants for call_id in entry[1:]):
+    if not items or calls - results or any(call_id and (kind, call_id) not in has for kind, call_id in wants):
         return False
     last = _fields(items[-1])
     if last.get("role") == "assistant":

@@ -38,9 +38,9 @@ def _input_items(message: Message, files: LoadedFiles) -> list[TResponseInputIte
 async def with_inputs(run: Run, input: Any, options: dict[str, Any]) -> Any:
     """Return the items for a model call, with the messages that have entered the run, each at its place.
 
-    They are added here, since the SDK's run takes none while it runs. Only the turn's own run takes messages; the
-    agents that its tools run do not. The SDK repeats all items in each call, so the messages are added again; where
-    the server keeps the conversation, only the new ones are sent.
+    They are added here, because a run of the SDK takes no messages while it runs. Only the turn's own run takes them;
+    the agents that its tools run do not. The SDK repeats all items in each call, so the messages are added again; if
+    the server keeps the conversation, only the new messages are sent.
     """
     inputs = current_inputs()
     if inputs is None or run.path:

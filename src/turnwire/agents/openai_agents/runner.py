@@ -206,11 +206,11 @@ class WatchedModel(Model):
         elif self._run.model_options.response_format:
             settings = settings.resolve(request_settings(self._run.model_options, is_chat=False))
         self._run.begin_reply(is_value=self._answers_with_value())
-        sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
-        recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
+        stream: Any = model.stream_response(system_instructions, input, settings, *args, **options)
+        recorded_stream = stream if is_chat else _record(stream, self._run, ResponsesReader(name))
         try:
-            async with aclosing(sent), aclosing(recorded):
-                async for event in recorded:
+            async with aclosing(stream), aclosing(recorded_stream):
+                async for event in recorded_stream:
                     self._record_hosted_tool(event)
                     yield event
         except _FAILURES as error:
@@ -246,7 +246,7 @@ class WatchedModel(Model):
         return implied if agent.model_settings == implied else ModelSettings()
 
     def _record_hosted_tool(self, event: Any) -> None:
-        # By its type first: to ask a pydantic model for a field that it lacks takes longer than everything else here.
+        # Check the type first: reading a field that a pydantic model lacks takes longer than everything else here.
         item: Any = event.item if getattr(event, "type", None) in _ITEM_EVENTS else None
         if getattr(item, "type", None) not in _HOSTED:
             return
@@ -302,17 +302,17 @@ async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -
     has_ended = False
     is_chat = isinstance(reader, ChatReader)
     try:
-        async for sent in stream:
-            if is_chat and (text := _text_alone(sent)):
+        async for chunk in stream:
+            if is_chat and (text := _text_alone(chunk)):
                 run.read(text)
             else:
-                for piece in reader.read(sent.to_dict()):
+                for piece in reader.read(chunk.to_dict()):
                     run.read(piece)
-            if not is_chat and sent.type in _ENDINGS:
+            if not is_chat and chunk.type in _ENDINGS:
                 has_ended = True
                 _end(run, reader)
             await run.queue.wait_for_room()
-            yield sent
+            yield chunk
     except BaseException as error:
         if not has_ended:
             # Stopped or broken off: record the usage so far, where the server reports it while streaming.

@@ -32,7 +32,7 @@ from turnwire.models.address import ModelAddress
 
 
 class PydanticAIAgent:
-    """A Pydantic AI agent as an agent of ours.
+    """A Turnwire agent that runs an agent of Pydantic AI.
 
     `run_options` go to the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps` returns the
     dependencies of each turn, for tools that need to know the caller.
@@ -188,7 +188,7 @@ def _declared_schema(agent: AbstractAgent[Any, Any], output_type: Any) -> dict[s
 
 
 def _with_requests(output_type: Any) -> list[Any]:
-    """Add `DeferredToolRequests` to the output types: the SDK defers a tool only if the output may be one."""
+    """Add `DeferredToolRequests` to the output types: without this type the SDK defers no tool."""
     is_list = isinstance(output_type, list | tuple)
     outputs = list(cast("list[Any]", output_type)) if is_list else [output_type]
     return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]

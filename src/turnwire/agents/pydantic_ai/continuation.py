@@ -131,7 +131,7 @@ def _describe(error: Exception) -> dict[str, Any] | None:
     """Return how a tool ended by an exception, or None if it has not ended: the turn was stopped."""
     match error:
         case ToolRetryError():
-            # The SDK makes this of `ModelRetry`, and counts it; it must do so again.
+            # The SDK turns a `ModelRetry` into this error and counts the retry; it must do both again.
             return {"retry": error.__cause__.message if isinstance(error.__cause__, ModelRetry) else str(error)}
         case ModelRetry():
             return {"retry": error.message}

@@ -1,4 +1,4 @@
-"""Events of SDK runs: the SDK's own events, and what it reports in none of them.
+"""Events of SDK runs: from the SDK's own events, and from hooks where the SDK has no event.
 
 The SDK has no event for a reply without a finish reason (it reports `stop`), nor for a tool that raised, which ends the
 run; only a `ToolError` is returned to the model.
@@ -45,7 +45,7 @@ _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, 
 
 @dataclass
 class RunListener(AbstractCapability[Any]):
-    """Converter of one run's events, and capability with hooks where the SDK has no event.
+    """Recorder of one run: it converts the SDK's events, and is a capability with hooks where the SDK has no event.
 
     `place` is the run's place in the turn's journal; `has_text` is True if the run has written text so far.
     """

@@ -44,9 +44,9 @@ def _sdk_message(message: Message, tools: dict[str, str], files: LoadedFiles) ->
 
 
 async def add_inputs(node: Any, place: str | None) -> None:
-    """Add the messages that have come to the request of a node, if it is one that calls the model.
+    """Add the turn's new messages to the request of a node, if the node calls the model.
 
-    As parts of the request, they are kept in the SDK's history.
+    As parts of the request, the messages stay in the SDK's history.
     """
     inputs = current_inputs()
     if inputs is not None and isinstance(node, ModelRequestNode):

@@ -58,8 +58,8 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text:
     path = None
     if listener is None:
         # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-        is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
-        queue, name = outer.queue if outer and is_read else EmittedEvents(), agent.name or "agent"
+        is_same_loop = outer is not None and outer.queue.loop is asyncio.get_running_loop()
+        queue, name = outer.queue if outer and is_same_loop else EmittedEvents(), agent.name or "agent"
         place = queue.journal.place("run") if queue.journal else ""
         path = enter_agent(outer.path if outer else (), name, place=place)
         listener = SubAgentListener(queue, path, place, writes_text=writes_text)

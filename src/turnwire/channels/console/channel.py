@@ -57,7 +57,7 @@ class ConsoleChannel:
     async def start(self) -> None: ...
 
     async def run_background(self) -> None:
-        """Answer the lines of the standard input, if the configuration says so."""
+        """Read messages from the standard input, if `read_messages` is set."""
         if self.context is not None and self.context.get_config("read_messages") is True:
             await self.converse(_read_line)
 
@@ -158,7 +158,7 @@ class ConsoleChannel:
 
     async def _show(self, *lines: Any) -> None:
         if self._screen.while_prompting is not None:
-            self._screen.print(*lines)  # The prompt runs on the event loop and hides itself meanwhile.
+            self._screen.print(*lines)  # The open prompt hides itself meanwhile; it belongs to the event loop.
         else:
             await self._write(lambda: self._screen.print(*lines))
 
@@ -197,7 +197,7 @@ class _ChannelAnswer:
             await self._write(lambda: change(view))
 
     async def complete(self, text: str, last: Callable[[View], None] | None = None) -> None:
-        """Show the part of the whole text that was not streamed, then `last`."""
+        """Write the part of the answer that was not streamed, then call `last` with the view."""
         if self._view is None:
             lines = [*render_answer(text), Text(f"■ {_STOPPED}", "yellow")] if last else render_answer(text)
             await self._show(*lines, Text())

@@ -118,7 +118,7 @@ class Chat:
         await self._show(self._host.converse(message, self._session_id, self._agent))
         while self._sent:
             sent = self._sent.pop(0)
-            # A message that has entered the answer before needs none of its own.
+            # A message that has joined the running turn was answered there.
             if not await sent.has_joined():
                 self._screen.print(Text.assemble(("› ", "bold cyan"), sent.message))
                 await self._show(sent.updates())
@@ -192,11 +192,11 @@ class Chat:
 
 
 class SentMessage:
-    """A message that was sent while an answer is written, and the updates of its own turn, read meanwhile."""
+    """A message that was sent while another answer streams. A task reads the updates of its turn."""
 
     def __init__(self, message: str, turn: AsyncGenerator[TurnUpdate]) -> None:
         self.message = message
-        self._read: list[TurnUpdate] = []
+        self._received: list[TurnUpdate] = []
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._follow(turn))
 
@@ -204,7 +204,7 @@ class SentMessage:
         try:
             async with aclosing(turn):
                 async for update in turn:
-                    self._read.append(update)
+                    self._received.append(update)
                     self._changed.set()
         finally:
             self._changed.set()
@@ -222,8 +222,8 @@ class SentMessage:
         position = 0
         while True:
             self._changed.clear()
-            while position < len(self._read):
-                yield self._read[position]
+            while position < len(self._received):
+                yield self._received[position]
                 position += 1
             if self._task.done():
                 self._task.result()
@@ -244,7 +244,7 @@ class Prompt:
             key_bindings=_keys(),
             multiline=True,
             prompt_continuation="… ",
-            # A large reserve would push the conversation away.
+            # More lines for the menu would push the conversation up.
             reserve_space_for_menu=0 if plain else 4,
         )
 

@@ -138,7 +138,7 @@ class TurnPresenter:
                 assert_never(event)
 
     def _thought(self, piece: str) -> str:
-        """Return the last words of the reasoning so far."""
+        """Add a piece of reasoning, or of a sub-agent's text, and return the last words of it."""
         self._thoughts = (self._thoughts + clean_text(piece))[-_THOUGHT_LENGTH:]
         return one_line(self._thoughts)
 
@@ -181,7 +181,7 @@ class TurnPresenter:
 def _sources(citations: Iterable[CitationEvent]) -> Iterable[Source]:
     for citation in sorted(citations, key=lambda citation: citation.index):
         title, heading = clean_line(citation.title or citation.document_id), clean_line(citation.heading or "")
-        # A heading includes those above it, and the first of them is often the title.
+        # `heading` begins with the headings above it, and the first one is often the title.
         title = heading if heading.startswith(title) else f"{title} › {heading}" if heading else title
         if citation.page_number is not None:
             title += f", p. {citation.page_number}"
@@ -224,7 +224,7 @@ class UserLeft(Exception):
 
 
 class Conversation:
-    """One turn in a terminal. Without a `keyboard`, tools that need consent are refused."""
+    """One turn in a terminal. Without a `keyboard`, tools that need consent are refused and questions declined."""
 
     def __init__(
         self, host: Host, view: View, keyboard: Keyboard | None, *, settle_seconds: float = SETTLE_SECONDS
@@ -373,8 +373,8 @@ class Conversation:
 
     def _on_key(self, key: str) -> None:
         # A key pressed just after the question appeared was meant for the text being typed.
-        is_meant = time.monotonic() - self._question_at >= self._settle_seconds
-        if is_meant and key in "yYnN\r\n" and self._pending_calls:
+        is_settled = time.monotonic() - self._question_at >= self._settle_seconds
+        if is_settled and key in "yYnN\r\n" and self._pending_calls:
             call = self._pending_calls.pop(0)
             self._spawn(self._decide(call, approved=key in "yY"))
             self._show_question()

@@ -98,7 +98,7 @@ class Host(Protocol):
 
 
 def client_finder(find: Callable[[], ServerAddress]) -> Callable[[], ServerAddress]:
-    """Return a function that finds a server for a client: one that has no address yet may come back."""
+    """Wrap `find` for a client: a HostError becomes ServerUnreachableError, after which the client may try again."""
 
     def locate() -> ServerAddress:
         try:
@@ -117,7 +117,7 @@ class RemoteHost:
 
     def __init__(self, find: Callable[[], ServerAddress], limits: ReconnectLimits = CHAT_LIMITS) -> None:
         """`find` is called again after a lost connection: a restarted server may listen on another address."""
-        # A person who waits at a terminal learns at once that no server is there.
+        # Without retries, a person at a terminal learns at once that no server answers.
         with host_errors(_CHAT_HINT):
             self._client = AsyncClient(client_finder(find), limits=msgspec.structs.replace(limits, request_seconds=0))
 
@@ -182,7 +182,7 @@ class RemoteHost:
 
 
 def _lost_hint(turn: AsyncTurnHandle) -> str:
-    """Return what a person can do about a server that does not answer."""
+    """Return the hint for a server that does not answer: start one, or read the turn that it has begun."""
     if not turn.is_reached:
         return _CHAT_HINT
     return f"start the server again, then run `turnwire tail {turn.id if turn.is_started else ''}".rstrip() + "`"

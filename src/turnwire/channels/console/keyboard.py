@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TextIO
 
-# Arrow keys and the like, which only an editor would understand.
+# Escape sequences, such as those of arrow keys, are dropped: this is no line editor.
 _ESCAPES = re.compile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|O.|[^\\[O])")
 _BACKSPACE, _CLEAR, _END = ("\x7f", "\x08"), "\x15", "\x04"
 
@@ -40,7 +40,7 @@ class Keyboard:
 
     @property
     def on_key(self) -> Callable[[str], None] | None:
-        """Called with every key instead of collecting it, while a question waits."""
+        """The callback that gets every key while a question waits; keys are not collected then."""
         return self._on_key
 
     @on_key.setter
@@ -49,14 +49,16 @@ class Keyboard:
         self._engage(self._collects or callback is not None)
 
     def collect(self) -> None:
-        """Collect the keys from now on: somebody is asked for a line."""
+        """Collect keys from now on, because a question waits for a line."""
         self._collects = True
         self._engage(True)
 
     @contextmanager
     def unedited(self) -> Generator[None]:
-        """Keep the terminal from editing lines inside the block, also between two readers, where it would take a
-        Ctrl-D for itself."""
+        """Switch off the terminal's line editing and echo inside the block.
+
+        They stay off between two readers, too: a terminal that edits lines would consume a Ctrl-D typed there.
+        """
         termios = _termios(self._source)
         if termios is None:
             yield
@@ -110,7 +112,7 @@ class Keyboard:
         except OSError:
             chunk = b""
         if not chunk:
-            # The terminal is gone; its signal, or the next prompt, ends the program.
+            # The terminal was closed; SIGHUP or the next prompt ends the program.
             asyncio.get_running_loop().remove_reader(descriptor)
             return
         keys = _ESCAPES.sub("", self._rest + self._decoder.decode(chunk))

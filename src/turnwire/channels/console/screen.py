@@ -36,7 +36,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.while_prompting: Callable[[Callable[[], None]], None] | None = None
-        """Set while a prompt has the lower edge: it calls its argument with the prompt hidden."""
+        """Set while a prompt is open: a function that hides the prompt while it calls its argument."""
         self._owner: object | None = None
         self._widths: list[int] = []
         self._shown = ""
@@ -55,7 +55,7 @@ class Screen:
         return self.console.render_lines(renderable, pad=False)
 
     def print(self, *permanent: RenderableType) -> None:
-        """Write permanent lines from outside of a turn, also above an open prompt."""
+        """Write permanent lines that belong to no answer, above the prompt if one is open."""
         if self.while_prompting is not None:
             self.while_prompting(lambda: self.update(permanent, ()))
         else:

@@ -37,7 +37,7 @@ class View(Protocol):
     """A view of one answer while it streams. `depth` is how many sub-agents deep a step is."""
 
     def receive(self, body: bytes) -> None:
-        """Handle an event as it stands in the log, before it is shown in words."""
+        """Handle the stored JSON of an event, before the event is shown as text."""
         ...
 
     def write(self, piece: str) -> None:

@@ -1,7 +1,7 @@
 """Access control: people and groups on the list, and people who have paired with a code.
 
-Nobody becomes the owner by coming first. The code is in the server's log, is valid for some minutes and a few tries,
-and is only made while nobody has access.
+The first person to write does not become the owner: pairing needs a code. The server logs a code while nobody has
+access; it is valid for some minutes and a few tries.
 """
 
 import hashlib
@@ -102,7 +102,7 @@ class Access:
         return True
 
     async def _code(self) -> _Code | None:
-        """Return the valid code. One without tries left stays until it expires, so that a new one needs patience."""
+        """Return the code until it expires, also without tries left: a guesser has to wait for the next one."""
         note = await self._records.note(_NOTE)
         code = msgspec.json.decode(note, type=_Code | None) if note else None
         return code if code is not None and code.until > time.time() else None

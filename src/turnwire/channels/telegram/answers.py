@@ -1,7 +1,7 @@
-"""Answers and notices: made durable first, then posted until they are there, each once.
+"""Answers and notices: each is committed first, and then posted once, with retries.
 
-An answer has the id of the message that it answers. After a crash the kernel brings the same message's answer again:
-it continues in the messages that were begun, and one that was posted is not posted again.
+An answer has the id of the message that it answers. After a crash the kernel delivers the answer again:
+the channel continues in the messages that it has begun, and does not post a posted answer twice.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ _STOPPED = "⏹ Stopped"
 
 
 class AnswerPoster:
-    """Posts the answers that the kernel brings, and notices beside them.
+    """Posts the answers that the kernel delivers, and notices beside them.
 
     The kernel starts an answer when the one before it has been posted (`wait_for_delivery`), so there is at most one
-    task for each user. Notices do not wait for an answer: it may be waiting for them.
+    task for each user. A notice does not wait for an answer, because the answer may wait for the notice: an approval.
     """
 
     def __init__(self, context: ExtensionContext, sender: Sender, config: TelegramConfig) -> None:
@@ -45,7 +45,7 @@ class AnswerPoster:
         self.background = Background()
 
     async def resume(self) -> None:
-        """Post what an earlier process has left."""
+        """Post the committed answers that an earlier process has not posted."""
         await self._sender.load()
         left = sorted(await self._sender.records.undelivered(), key=lambda answer: answer.user_id)
         for user_id, answers in groupby(left, lambda answer: answer.user_id):
@@ -69,7 +69,7 @@ class AnswerPoster:
         return self._live.get(user_id)
 
     async def end(self, user_id: str, text: str, *, stopped: bool = False) -> None:
-        """Commit the final text; return as soon as nothing can keep it from being posted."""
+        """Commit the final text, and return when it is committed: it is posted in the background."""
         live = self._live.get(user_id)
         answer = live.answer if live is not None else self._new_answer(user_id)
         answer = msgspec.structs.replace(answer, state="final", text=text, stopped=stopped)
@@ -88,7 +88,7 @@ class AnswerPoster:
         answer = await self._sender.records.answer(current.message_id)
         if answer is not None and answer.state != "live":
             if answer.text and text.startswith(answer.text):
-                # A kernel that crashed before it could note the delivery brings the answer again.
+                # The kernel crashed before it recorded the delivery, and delivers the answer again.
                 return
         elif live is None or (live.text and text.startswith(live.text)):
             return await self.end(user_id, text)
@@ -161,7 +161,7 @@ class AnswerPoster:
     async def _show(self, live: LiveAnswer, answer: Answer) -> None:
         recorded = await self._sender.records.begin(answer)
         try:
-            # It may be complete already, or have been before a crash.
+            # The answer may be complete already, perhaps since before a crash.
             if recorded.state == "live":
                 await live.run()
         except Exception:

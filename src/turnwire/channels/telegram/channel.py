@@ -83,7 +83,7 @@ class TelegramChannel:
         return self._open.health()
 
     def _problem(self) -> Health | None:
-        """Return what has to be set before anything can work, or None."""
+        """Return the setting that is missing or invalid, as a `Health`, or None."""
         if not _TOKEN.fullmatch(self._token):
             problem = "TELEGRAM_BOT_TOKEN is not " + ("a bot's token" if self._token else "set")
             return Health("unconfigured", problem, "get a token from @BotFather and set TELEGRAM_BOT_TOKEN")
@@ -100,7 +100,7 @@ class TelegramChannel:
     # ChannelProvider
 
     async def send_to_user(self, user_id: str, message: str) -> None:
-        """Return when the message cannot be lost any more. Raises LookupError if `user_id` is no chat."""
+        """Commit the message, and post it in the background. Raises LookupError if `user_id` is not a chat."""
         Address.parse(user_id)
         await self._opened().answers.send(user_id, message)
 
@@ -200,7 +200,7 @@ class _OpenChannel:
         return self._receiver_health.check(None if self._config.webhook_url else self._config.polling_timeout)
 
     async def receive(self, secret: str) -> None:
-        """Receive updates until it is cancelled."""
+        """Receive updates until the task is cancelled."""
         await self._introduce()
         await self.dispatcher.handle_inbox()
         handle, health, config = self.dispatcher.handle, self._receiver_health, self._config

@@ -211,7 +211,7 @@ class BotApi:
             case _ if 400 < code < 500:
                 return BadRequestError(description)
             case _:
-                # A gateway error says nothing about the server behind it.
+                # A gateway's error does not say whether the server behind it has made the call.
                 return UncertainError(description)
 
     def _cleaned(self, error: Exception) -> str:

@@ -57,9 +57,9 @@ class UpdateDispatcher:
         self.bot: Bot | None = None
 
     async def handle(self, updates: Sequence[dict[str, Any]]) -> None:
-        """Handle new updates in order, and return when none of them can be lost any more.
+        """Handle new updates in order, and return when all of them are committed.
 
-        Raises TurnwireError for one that could not be accepted: Telegram sends it again.
+        Raises TurnwireError for an update that could not be accepted: Telegram sends it again.
         """
         # A webhook may be called for one update twice at the same time.
         async with self._lock:
@@ -89,7 +89,7 @@ class UpdateDispatcher:
         except TurnwireError:
             raise
         except Exception:
-            # Brought again, it would fail again, and hold up all others.
+            # Received again, it would fail again, and delay all later updates.
             self._sender.logger.exception("update %d could not be handled", update.update_id)
 
     async def _receive(self, message: IncomingMessage) -> None:
@@ -97,7 +97,7 @@ class UpdateDispatcher:
         if not self._access.allows(message.sender_id, message.address.chat_id):
             await self._refuse(message)
         elif message.command:
-            await self._obey(message)
+            await self._run_command(message)
         elif message.text or message.file is not None:
             if message.file is not None or not await self.questions.take(message):
                 await self._ask(message)
@@ -145,7 +145,7 @@ class UpdateDispatcher:
             self._sender.logger.exception("message %s could not be answered", message.key)
             await self._answers.apologise(message, _SORRY)
 
-    # People who are not known
+    # Strangers
 
     async def _refuse(self, message: IncomingMessage) -> None:
         user_id = message.address.user_id
@@ -163,11 +163,11 @@ class UpdateDispatcher:
 
     # Commands
 
-    async def _obey(self, message: IncomingMessage) -> None:
+    async def _run_command(self, message: IncomingMessage) -> None:
         user_id = message.address.user_id
         match message.command:
             case "stop":
-                # It returns when the turn has ended, which may take an agent a while.
+                # `cancel` returns when the turn has ended, which may take a while.
                 self._in_background(self._stop_answer(user_id))
             case "new":
                 await self._context.new_session(user_id)

@@ -27,7 +27,7 @@ DRAFT_INTERVAL_SECONDS = 0.8
 HEARTBEAT_SECONDS = 20.0
 _FIRST_SECONDS = 1.0
 _TYPING_SECONDS = 4.5
-# A line that only counts seconds is not worth more calls than this.
+# The interval of updates if only the age in the status line has changed.
 _AGE_SECONDS = 5.0
 _MAX_INTERVAL_SECONDS = 30.0
 _MAX_STATUS_CHARS = 80
@@ -89,7 +89,7 @@ class LiveAnswer:
         self._changed.set()
 
     def end(self, final: str) -> None:
-        """Stop the display: this is the whole answer."""
+        """Stop the display. `final` is the whole answer, or empty for one that was given up."""
         self._final = final
         self._ended.set()
         self._changed.set()
@@ -201,7 +201,7 @@ class LiveAnswer:
                 return
 
     async def _wait_for_change(self, seconds: float) -> None:
-        """Wait for a change, but no longer than this."""
+        """Wait for a change, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

@@ -328,7 +328,7 @@ def _last_break(text: str, first: int, last: int, breaks: tuple[re.Pattern[str],
 
 
 def _between_letters(text: str, start: int, last: int) -> int:
-    """Return a break that is not between a letter and its accent, or inside an emoji that is made of several."""
+    """Return a break that is not between a letter and its accent, or inside an emoji of several characters."""
     for end in range(last, max(start, last - 16), -1):
         joined = text[end - 1] == "\u200d" or text[end] == "\u200d" or "\ufe00" <= text[end] <= "\ufe0f"
         if not joined and not unicodedata.combining(text[end]) and not "\U0001f3fb" <= text[end] <= "\U0001f3ff":

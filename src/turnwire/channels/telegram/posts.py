@@ -148,10 +148,10 @@ class Posting:
         """Load the messages that earlier processes recorded."""
         self._parts = await self._sender.records.parts(self._answer_id)
 
-    # While it is made
+    # While the answer grows
 
     async def show(self, contents: Sequence[Content]) -> bool:
-        """Show as much as the budget allows now. Return True if that was all. Raises TelegramError."""
+        """Show as much as the budget allows now. Return True if everything is shown. Raises TelegramError."""
         last = len(contents) - 1
         for number, content in enumerate(contents):
             if number in self._full and number < last:
@@ -172,7 +172,7 @@ class Posting:
         """Allow full messages to be edited again."""
         self._full.clear()
 
-    # When it is complete
+    # When the answer is complete
 
     async def deliver(self, contents: Sequence[Content]) -> None:
         """Send everything, however long it takes. Raises TelegramError if it can never be sent."""
@@ -280,7 +280,7 @@ class Posting:
         await self._sender.records.set_part(self._answer_id, number, part)
 
     async def _find(self, number: int, part: MessagePart) -> MessagePart | None:
-        """Return the message that may have been sent, or None if it was not. Raises TelegramError."""
+        """Look for a message whose sending was cut off. Return None if it did not arrive. Raises TelegramError."""
         await self._sender.clock.sleep(_SETTLING_SECONDS)
         after = part.sent_after or 0
         other_messages = await self._sender.records.message_ids(self._address.chat_id, after)

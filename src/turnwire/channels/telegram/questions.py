@@ -167,7 +167,7 @@ def _text(field: OpenField, form: TextForm) -> str:
 
 
 def _keyboard(form: TextForm, answer_id: str) -> list[list[dict[str, str]]]:
-    """Return the rows of buttons: the choices, then those that give no value."""
+    """Return the rows of buttons: the choices, then Default or Skip, and Decline."""
     choices = form.choices if form.takes_one_choice and len(form.choices) <= _MAX_CHOICES else []
     buttons = [
         {"text": name, "callback_data": f"choose:{answer_id}:{index}"} for index, (name, _) in enumerate(choices)

@@ -79,7 +79,7 @@ class Records:
         self._threads = SqliteThreads(self._connect, name="telegram-records")
 
     async def open(self) -> None:
-        """Delete what is old. Raises StoreError if the shared tables cannot be used."""
+        """Delete old rows of the shared tables. Raises StoreError if these cannot be used."""
         if self._shared is not None:
             await self._do(self._prune)
 
@@ -151,7 +151,7 @@ class Records:
     # Answers
 
     async def begin(self, answer: Answer) -> Answer:
-        """Insert a new answer, and return the one that is there."""
+        """Insert the answer unless its id is there already, and return the stored one."""
 
         def insert(db: sqlite3.Connection) -> Answer:
             statement = f"INSERT INTO {self._prefix}answers VALUES ({_ANSWER_VALUES}) ON CONFLICT DO NOTHING"
@@ -253,7 +253,7 @@ class Records:
         return row[0] if row else None
 
     async def asks(self, user_id: str, prefix: str) -> dict[str, bytes]:
-        """Return the open asks of this user whose `answer_id` begins so, oldest first."""
+        """Return the open asks of this user whose `answer_id` begins with `prefix`, oldest first."""
         query = f"""SELECT answer_id, body FROM {self._prefix}asks JOIN {self._prefix}answers USING (answer_id)
             WHERE user_id = ? AND answer_id LIKE ? ORDER BY {self._prefix}answers.at, answer_id"""
         return dict(await self._do(lambda db: db.execute(query, (user_id, f"{prefix}%")).fetchall()))
@@ -261,7 +261,7 @@ class Records:
     async def close_ask(self, answer_id: str, text: str, update_id: int | None = None) -> Answer | None:
         """Remove an open ask, and replace its answer's text and buttons, to be posted like a new one.
 
-        `update_id` is the update that answers it, which is handled in the same moment.
+        `update_id` is the update that answers it; the same transaction marks it as handled.
         """
 
         def close(db: sqlite3.Connection) -> Answer | None:

@@ -1,6 +1,6 @@
 """Updates from Telegram: reading them, and receiving them by long polling or by a webhook.
 
-In a group the bot answers only who calls it: by its name, by a reply to it, or by a command.
+In a group, a message is for the bot only if it mentions the bot, replies to it, or is a command.
 """
 
 import asyncio
@@ -195,7 +195,7 @@ def read_update(body: dict[str, Any], bot: Bot) -> Update:
 
 def _message(update_id: int, message: _Message, sender: _User, bot: Bot) -> IncomingMessage:
     text = message.text or message.caption
-    text, called = _without_name(text, message.entities or message.caption_entities, bot)
+    text, is_mentioned = _without_name(text, message.entities or message.caption_entities, bot)
     command, text, for_other = _command(text, bot)
     return IncomingMessage(
         update_id=update_id,
@@ -206,20 +206,20 @@ def _message(update_id: int, message: _Message, sender: _User, bot: Bot) -> Inco
         text=text,
         command=command,
         file=message.file,
-        is_for_bot=not for_other and (message.chat.id > 0 or called or bool(command) or _is_reply(message, bot)),
+        is_for_bot=not for_other and (message.chat.id > 0 or is_mentioned or bool(command) or _is_reply(message, bot)),
     )
 
 
 def _without_name(text: str, entities: list[_Entity], bot: Bot) -> tuple[str, bool]:
     """Return the text without mentions of the bot, and True if there was one."""
-    called = False
+    is_mentioned = False
     for entity in sorted(entities, key=lambda entity: -entity.offset):
         before, named, after = _cut_out(text, entity)
         by_name = entity.type == "mention" and named.casefold() == f"@{bot.username}".casefold()
         if by_name or (entity.type == "text_mention" and entity.user is not None and entity.user.id == bot.id):
-            called = True
+            is_mentioned = True
             text = f"{before.rstrip()} {after.lstrip()}"
-    return text.strip(), called
+    return text.strip(), is_mentioned
 
 
 def _cut_out(text: str, entity: _Entity) -> tuple[str, str, str]:
@@ -257,7 +257,7 @@ def _is_reply(message: _Message, bot: Bot) -> bool:
 
 
 class ReceiverHealth:
-    """The health of the connection that updates come in by."""
+    """The health of the connection that receives updates."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -299,7 +299,7 @@ class UpdatePoller:
         self._offset: int | None = None
 
     async def run(self, handle: HandleUpdates) -> None:
-        """Poll until it is cancelled. Raises what `handle` raises."""
+        """Poll until the task is cancelled. Raises what `handle` raises."""
         failures = 0
         is_webhook_deleted = False
         while True:
@@ -328,7 +328,7 @@ class UpdatePoller:
 
 
 class UpdateWebhook:
-    """Receives updates as an ASGI app. It answers 200 when the update cannot be lost any more."""
+    """Receives updates as an ASGI app. It answers 200 when the update is committed."""
 
     def __init__(self, secret: str, handle: HandleUpdates, health: ReceiverHealth) -> None:
         self._secret = secret.encode()
@@ -378,7 +378,7 @@ class _WebhookServer(uvicorn.Server):
 
 
 async def serve_webhook(app: UpdateWebhook, host: str, port: int) -> None:
-    """Serve the webhook until it is cancelled. Raises OSError if the port is taken."""
+    """Serve the webhook until the task is cancelled. Raises OSError if the port is taken."""
     with socket.create_server((host, port)) as bound:
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
         server = _WebhookServer(config)

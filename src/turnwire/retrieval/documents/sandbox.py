@@ -18,7 +18,7 @@ from turnwire.retrieval.documents.document import ParsedDocument
 
 _MAX_MEMORY = 2 * 1024**3
 _MAX_CHARACTERS = 50_000_000
-# More than the characters above take. A parser that a file has taken over need not keep to them.
+# More than `_MAX_CHARACTERS` take. A parser that a hostile file controls may ignore that limit.
 _MAX_OUTPUT = 256 * 1024**2
 _NICENESS = 10
 # -P: modules must not be imported from the folder that the server was started in.

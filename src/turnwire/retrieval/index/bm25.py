@@ -1,7 +1,7 @@
 """BM25 over the passages that one principal may read.
 
 FTS5 ranks by the statistics of the whole index. If it has documents that this principal may not read, they would change
-the scores, and so tell that somebody has a document with a certain word. Then the same formula is computed here, from
+the scores, and so reveal that somebody has a document with a certain word. Then the same formula is computed here, from
 the readable passages alone. Without such documents FTS5's own ranking has the same scores and is faster.
 """
 

@@ -229,7 +229,7 @@ class Library:
         return self._tokenizer.tokens(term)
 
     def _scope(self, database: sqlite3.Connection, owner: str | None) -> PassageLengths | None:
-        """Return what to rank by if there are documents that `owner` may not read, and otherwise None."""
+        """Return the statistics to rank by if there are documents that `owner` may not read, and otherwise None."""
         query = "SELECT EXISTS (SELECT 1 FROM documents WHERE owner IS NOT NULL AND owner IS NOT ?)"
         if not database.execute(query, (owner,)).fetchone()[0]:
             return None
@@ -394,7 +394,7 @@ class Library:
 
 
 def term_weights(total: int, counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the weights of terms, each of which is in `counts` of `total` passages."""
+    """Return the weight of each term. `counts` has the number of the `total` passages that contain it."""
     least = min(_RARE_COUNT, total * _RARE_SHARE)
     return {
         term: math.log(1 + (total - max(count, least) + 0.5) / (max(count, least) + 0.5))

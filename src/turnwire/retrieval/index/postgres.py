@@ -180,7 +180,7 @@ class PostgresLibrary:
         conditions, values = [_VISIBLE], list[object]([owner])
         if search:
             conditions.append("(strpos(folded_name, ?) > 0 OR strpos(folded_title, ?) > 0)")
-            # What is left of a NUL character is in every name; NULL is in none.
+            # A search for a NUL character alone becomes an empty text, which every name contains; NULL is in none.
             values += [_storable(search).lower() or None] * 2
         if after is not None:
             conditions.append("(name, id) > (SELECT name, id FROM document WHERE id = ?)")

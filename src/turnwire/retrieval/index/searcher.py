@@ -87,16 +87,16 @@ class Searcher:
 
 def _fused(by_words: list[Passage], by_meaning: list[Passage]) -> list[Passage]:
     """Merge two rankings by reciprocal rank fusion."""
-    merits: dict[int, float] = {}
+    rank_scores: dict[int, float] = {}
     passages: dict[int, Passage] = {}
     for ranking in (by_words, by_meaning):
         for rank, passage in enumerate(ranking):
-            merits[passage.id] = merits.get(passage.id, 0) + 1 / (_RANK_CONSTANT + rank + 1)
+            rank_scores[passage.id] = rank_scores.get(passage.id, 0) + 1 / (_RANK_CONSTANT + rank + 1)
             passages.setdefault(passage.id, passage)
-    ranked = sorted(passages.values(), key=lambda passage: -merits[passage.id])
+    ranked = sorted(passages.values(), key=lambda passage: -rank_scores[passage.id])
     top = max((passage.score for passage in by_words), default=1.0)
     return [
-        # A passage that only the meaning found has no score of its own: give it one that fits its rank.
+        # A passage that was found only by meaning has no score of its own: give it one that fits its rank.
         passage if passage.score else structs.replace(passage, score=top * _FADE**rank)
         for rank, passage in enumerate(ranked)
     ]
@@ -117,9 +117,9 @@ class LoadedVectors:
 
     def rows(self, owner: str | None) -> list[int] | None:
         """Return the rows of the passages that `owner` may read; None if too many of those have no vector."""
-        readers = {None, owner}
-        rows = [row for reader in readers for row in self._rows.get(reader, ())]
-        total = sum(self._passages[reader] for reader in readers)
+        owners = {None, owner}
+        rows = [row for each in owners for row in self._rows.get(each, ())]
+        total = sum(self._passages[each] for each in owners)
         return rows if rows and len(rows) >= total * _MIN_SHARE else None
 
 
@@ -176,7 +176,7 @@ class VectorIndex:
         await self._embedder.close()
 
     def _current(self) -> LoadedVectors:
-        """Return the vectors, of which the new ones are loaded after a change."""
+        """Return the vectors of the current version; after a change, load those that are new."""
         version = self._library.version()
         loaded = self._loaded
         if version == loaded.version:

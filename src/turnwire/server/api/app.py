@@ -110,7 +110,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 400:
         return _response(HttpError(400, "invalid_json", "the body is not JSON"))
     if error.status_code == 404:
-        # Most clients that try other paths are OpenAI's: their fields are beside ours.
+        # Most clients that try unknown paths are OpenAI's, so the fields of OpenAI's errors are added.
         message = f"there is no {request.url.path} on this server"
         return _response(HttpError(404, "not_found", message, type="invalid_request_error", param=None))
     code = "method_not_allowed" if error.status_code == 405 else "http_error"

@@ -25,7 +25,7 @@ class Connection:
     """The body of one response.
 
     `on_writable` is called when a blocked write has finished; `takes_heartbeat` tells whether the wire allows a
-    heartbeat at the reader's position; `route` labels metrics; the `..._ticks` are the hub's.
+    heartbeat at the reader's position; `route` labels metrics; the hub counts time in the `..._ticks`.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class Connection:
         self.on_writable, self.takes_heartbeat = None, _never
 
     def abort(self) -> None:
-        """Break the connection, so that the client cannot mistake what it has for the whole."""
+        """Break the connection, so that the client cannot mistake a part of the stream for all of it."""
         self.is_finished = True
         if self._task is not None:
             self._task.cancel()
@@ -202,13 +202,13 @@ def write_chunk(cycle: Any, body: bytes) -> bool:
     Most of the cost of a token is the way through `send`: a coroutine, a message and its checks.
     """
     try:
-        is_other = (
+        needs_send = (
             cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete
         )
         write = cycle.transport.write
     except AttributeError:
         return False  # Another version of uvicorn.
-    if is_other:
+    if needs_send:
         return False
     write(b"%x\r\n%b\r\n" % (len(body), body))
     return True

@@ -29,7 +29,7 @@ class StreamHub:
     """The open streams of a process, and the pumps that write to them."""
 
     def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
-        """`is_valid` tells by its id whether an API key is still valid."""
+        """`is_valid` returns True if the API key with this id is still valid."""
         self._store = store
         self._is_valid = is_valid
         self._max_open = settings.max_open_streams
@@ -106,7 +106,7 @@ class StreamHub:
     def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:
         """Write a turn's log to the connection, from a resume point to its end.
 
-        Returns the reader that does it, which the caller closes; None if the point is the end of the log.
+        Returns the reader that writes, which the caller must close; None if the point is the end of the log.
         """
         if point.control is not None:
             connection.send_control(point.control)
@@ -124,7 +124,7 @@ class StreamHub:
         key = record.id, wire.key, point.void
         pump = self._pumps.get(key)
         if pump is None:
-            # The window begins at a reader near the end; one that is far behind reads up to the end by itself.
+            # The window begins at the reader if it is near the end; a reader that is far behind replays the log first.
             is_near = record.last_position - point.position <= _NEAR_EVENTS
             start = point.position if is_near else record.last_position
             if wire.keeps_state:

@@ -70,7 +70,7 @@ class TurnPump:
         self.frames: list[bytes] = []
         self.has_ended = False
         self.pause = b""
-        """The end of the readers' streams while the turn waits for a person."""
+        """The last bytes of the readers' streams while the turn waits for a person; empty while it does not."""
         self._size = 0
         self._pausing: asyncio.Task[None] | None = None
         self._encode = self.encoder.frame
@@ -155,7 +155,7 @@ class TurnPump:
             self._pausing = asyncio.create_task(self._pause())
 
     async def _pause(self) -> None:
-        # The events may end here because a page does; the turn waits only if the log ends here too.
+        # These events may be just the end of a page; the turn waits only if the log ends here too.
         if not await self.store.read(self.turn_id, self.head, 1):
             self.pause = self.encoder.pause()
             for reader in tuple(self._readers):
@@ -226,7 +226,7 @@ class TurnReader:
         return True
 
     def advance(self) -> None:
-        """Write everything there is to write and room for."""
+        """Write all frames that the reader does not have, as far as the connection has room."""
         pump, connection = self.pump, self.connection
         if self._catching_up is not None or connection.is_blocked or connection.is_finished:
             return  # A blocked reader holds no frames; this is called again when there is room.

@@ -1,7 +1,7 @@
 """Replays: a log written from the store, page by page, at the reader's pace.
 
-They serve readers of an ended turn, and readers that are too far behind a running one. A page has about the same size
-however large its events are, because a blocked reader keeps one in memory.
+They serve readers of an ended turn, and readers that are too far behind a running one. All pages have about the same
+number of bytes, however large their events are, because a blocked reader keeps a page in memory.
 """
 
 import asyncio
@@ -132,21 +132,21 @@ async def stream_session(
     encoder_for: EncoderFor,
 ) -> None:
     """Write the rest of the `last` turn after a position, then every later turn, until the session is deleted."""
-    accepted = asyncio.Event()
-    unwatch = store.watch(session_id, lambda _: accepted.set())
+    has_changed = asyncio.Event()
+    unwatch = store.watch(session_id, lambda _: has_changed.set())
     try:
         turn = last
         while not connection.is_finished:
             if turn is not None and not (turn.phase == "ended" and position >= turn.last_position):
                 await _write_turn(store, turn.id, position, connection, encoder_for(turn.id))
-            accepted.clear()
-            following = await store.next_turn(session_id, turn.id if turn else None)
-            while following is None:
-                await accepted.wait()
-                accepted.clear()
+            has_changed.clear()
+            next_turn = await store.next_turn(session_id, turn.id if turn else None)
+            while next_turn is None:
+                await has_changed.wait()
+                has_changed.clear()
                 await store.find_session(connection.principal, session_id)
-                following = await store.next_turn(session_id, turn.id if turn else None)
-            turn, position = following, 0
+                next_turn = await store.next_turn(session_id, turn.id if turn else None)
+            turn, position = next_turn, 0
     except NotFoundError:
         connection.write(b"", last=True)
     except Exception:

@@ -1,7 +1,7 @@
 """Resume points: one walk over a log finds where a client continues, on every wire that keeps state.
 
-The encoder of such a wire needs a log from its start, whatever the reader has already. What a restart has made void is
-left out, because these wires cannot take back what they have sent.
+The encoder of such a wire needs a log from its start, even for a reader that already has a part of it. Events that a
+restart has made void are left out, because these wires cannot take back what they have sent.
 """
 
 from bisect import bisect_left
@@ -135,7 +135,9 @@ async def _walk(store: LogReader, turn_id: str, visitor: LogVisitor, void: Void)
     return None
 
 
-class _Nothing:
+class _VoidOnly:
+    """A visitor that looks at no event, for callers that need only the void positions."""
+
     def begin(self) -> None:
         pass
 
@@ -148,7 +150,7 @@ class _Nothing:
 
 async def void_of(store: LogReader, turn_id: str) -> Void:
     """Return the void positions of a log. Raises HttpError 410."""
-    return await walk_log(store, turn_id, _Nothing())
+    return await walk_log(store, turn_id, _VoidOnly())
 
 
 @contextmanager
@@ -166,9 +168,9 @@ def whole_log(turn_id: str) -> Generator[None]:
 
 
 class Unit(Struct, frozen=True):
-    """A unit that clients count: `count` returns how many are in some bytes, `skip` the bytes without the first ones.
+    """A unit that clients count in: `count` returns the number of units in some bytes, `skip` the bytes after some.
 
-    `advice` tells a client how to continue after so many of them.
+    `advice` tells a client how to continue after a number of units, which `format` puts in.
     """
 
     name: str
@@ -303,7 +305,7 @@ class _SegmentFinder(EncodedWalk):
 
 
 async def find_last_segment(store: LogReader, turn_id: str, wire: Wire) -> ResumePoint:
-    """Return the point of a client whose decision ended the last wait. Raises HttpError 410."""
+    """Return the start of the last segment, for a client that has ended the last wait. Raises HttpError 410."""
     finder = _SegmentFinder(wire)
     void = await walk_log(store, turn_id, finder)
     return replace(finder.point, void=void)

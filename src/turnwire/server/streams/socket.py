@@ -2,7 +2,7 @@
 
 To the hub a socket is one connection among others, with heartbeats, a lifetime and a key that may be revoked. Outgoing
 messages wait in a short queue. While it is full, a turn's reader holds only its position, and the client's own messages
-are not read. A client that reads nothing for too long is closed with a code that it can reconnect after.
+are not read. The socket of a client that reads nothing for too long is closed, with a code that allows it to reconnect.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _ROOM_BYTES = 16 * 1024
 _MAX_CONCURRENT = 8
 
 ToMessages = Callable[[bytes], Iterable[str]]
-"""Makes the socket's messages of a wire's bytes."""
+"""Splits bytes of a wire into messages of the socket."""
 
 REFUSED = 1008
 TOO_LARGE = 1009
@@ -187,7 +187,7 @@ def _byte_count(data: str | bytes) -> int:
 
 
 class RateLimiter:
-    """Lets so many messages pass a second, one second's worth at once."""
+    """Lets `per_second` messages pass each second; a burst may have as many as one second."""
 
     def __init__(self, per_second: float) -> None:
         self._interval = 1 / per_second
@@ -378,7 +378,7 @@ class SocketHandler(ABC):
             streams.disconnect(socket)
 
     async def perform(self, message_id: Any, action: Coroutine[Any, Any, None]) -> None:
-        """Do what a message asks for, or send the error."""
+        """Run the action that a message asks for; send the error if it fails."""
         try:
             await action
         except TurnwireError as error:
@@ -390,7 +390,7 @@ class SocketHandler(ABC):
             self.send_error(message_id, internal_error())
 
     async def perform_later(self, message_id: Any, action: Coroutine[Any, Any, None]) -> None:
-        """Do what a message asks for while the next ones are handled; it is finished even if the client leaves."""
+        """Run an action while the next messages are handled; it is finished even if the client leaves."""
         await self._concurrent.acquire()
         self.spawn(message_id, action).add_done_callback(lambda _: self._concurrent.release())
 

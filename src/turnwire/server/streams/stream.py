@@ -30,7 +30,7 @@ _NO_HEADERS: Headers = []
 
 
 class StreamSource:
-    """The content of a stream. With `waits` the outcome of `wait` decides how the response starts."""
+    """The content of a stream. If `waits`, the response starts after `wait`: with 200, or with the error it raised."""
 
     waits = False
 
@@ -38,15 +38,15 @@ class StreamSource:
         """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
 
     def attach(self, connection: Connection) -> Reader | None:
-        """Return the reader that writes everything, or None if there is none and `write` does."""
+        """Return the reader that writes the content; None if `write` writes it."""
         return None
 
     async def write(self, connection: Connection) -> None:
-        """Write everything that no reader does."""
+        """Write the content, unless a reader writes it."""
 
 
 class Stream:
-    """A response that a source writes. `record` is the turn that the client counts as a reader of."""
+    """A response that a source writes. While it is open, the client counts as a reader of the turn `record`."""
 
     __slots__ = (
         "_caller",
@@ -89,7 +89,7 @@ class Stream:
         turn_id, left, opened_at = self._turn_id, True, monotonic()
         begins = self._source is not None and not self._source.waits
         if begins:
-            # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
+            # Before connecting, because a hub that is draining writes the last frame to a new connection at once.
             await send(_start(200, self._headers))
         connection = self._hub.connect(send, self._wire, self._caller, self._route, has_begun=begins)
         if self._record is not None:

@@ -69,7 +69,7 @@ _COMMAND = """
 
 
 class PostgresClaims:
-    """`leases` is a pool of its own, so that no crowd of other calls can cost a worker its lease."""
+    """Claims in the database. `leases` is a pool of its own, so that other calls do not delay renewals of leases."""
 
     def __init__(
         self,

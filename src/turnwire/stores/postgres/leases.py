@@ -1,7 +1,7 @@
-"""Named leases: of all processes that want one, a single one has it, until it lets it lapse.
+"""Named leases: at most one process holds a lease, until it releases the lease or does not renew it in time.
 
-Time is the database's. Whoever takes a lease over raises its epoch, and a transaction that names an older one is
-refused, so a process that was paused cannot write once another has taken its place.
+The clock is the database's. A process that takes a lease over raises its epoch, and a transaction that names an older
+epoch is refused, so a process that was paused cannot write once another has taken its place.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class PostgresLeases:
 
 
 def check_lease(connection: BlockingConnection, name: str, epoch: int) -> None:
-    """Keep the lease from being taken over until the transaction ends. Raises ShuttingDownError if it was."""
+    """Hold the lease until the transaction ends. Raises ShuttingDownError if another process has taken it over."""
     query = "SELECT 1 FROM extension_lease WHERE name = ? AND epoch = ? FOR SHARE"
     if connection.execute(query, (name, epoch)).fetchone() is None:
         raise ShuttingDownError

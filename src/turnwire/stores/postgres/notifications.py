@@ -8,10 +8,10 @@ A payload is a list of hints with spaces between them: `+<turn id>` for a commit
 commit there may be `*<first position>:<lines>`, the events as they are stored; 0x1f, which no line has, stands for a
 space. A process of an older version ignores them and reads.
 
-A commit is told only if another process watches the turn. `?<key>` says that a process watches a key, for a minute or
-until it says so again; `!` asks all processes to say what they watch. The writer of a turn answers the first `?` with a
-hint, because it has told no commit before. `~<turn id>` says that a process watches an unfinished turn no longer; one
-that still does answers with `?`.
+A commit is announced only if another process watches the turn. `?<key>` says that a process watches a key; the others
+forget that after a minute, unless it is repeated. `!` asks all processes what they watch. The writer of a turn answers
+the first `?` with a hint, because it has announced no commit before. `~<turn id>` says that a process no longer watches
+an unfinished turn; a process that still watches it answers with `?`.
 """
 
 import asyncio
@@ -176,9 +176,10 @@ def payloads(hints: Iterable[str]) -> list[str]:
 
 
 class WatchedKey:
-    """A key with watchers. `mark` is what all of them know of, or None before any of them has read.
+    """A key with watchers. `mark` is the last position, or the last turn of a session, that all watchers know of.
 
-    `is_own` is True if this process wrote the last commit that it knows of, `has_ended` if that ended a turn.
+    It is None before any of them has read. `is_own` is True if this process wrote the last commit that it knows of,
+    `has_ended` if that commit ended the turn.
     """
 
     __slots__ = ("count", "has_ended", "is_own", "mark")
@@ -346,7 +347,7 @@ class CommitNotifier:
             self._send(f"+{key}")
 
     def _on_left(self, turn_id: str) -> None:
-        """Note that another process has stopped to watch a turn."""
+        """Note that another process no longer watches a turn, or say that this one still does."""
         if turn_id in self._watched:
             self._send(f"?{turn_id}")
         else:
@@ -368,6 +369,7 @@ class CommitNotifier:
         self._wakeup.set()
 
     def _tend_watches(self) -> None:
+        """Forget what other processes have not repeated, and repeat what this one watches."""
         now = time.monotonic()
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
         if now > self._repeat_at:

@@ -443,12 +443,12 @@ async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
         if day >= before:
             continue
         if await connection.fetchval(_IS_NEEDED, day):
-            continue  # Nobody has to wait for a lock to find that out.
+            continue  # Found out without a lock, for which others would have to wait.
         # A reader may hold the table; then the next call drops it.
         with suppress(LockNotAvailable):
             async with connection.transaction():
                 # With the lock, no turn of that day can be accepted between the check and the drop. Dropping locks the
-                # parent too. Whoever reads or writes meanwhile waits behind these locks, so they are hardly waited for.
+                # parent too. Readers and writers queue up behind a lock that is waited for, so the wait is short.
                 await connection.execute(f"SET LOCAL lock_timeout = '20ms'; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
                 if not await connection.fetchval(_IS_NEEDED, day):
                     await connection.execute(f"DROP TABLE {name}")

@@ -137,7 +137,7 @@ class SharedDatabase:
     def secret(self, name: str) -> bytes:
         """Return the secret of this name, the same for all processes that connect with the same password.
 
-        It is made of a stored value and the password, so that a backup of the database alone does not tell it.
+        It is derived from a stored value and the password, so that a backup of the database alone does not reveal it.
         """
 
         def write(connection: BlockingConnection) -> bytes:

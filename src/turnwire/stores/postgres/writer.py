@@ -171,7 +171,7 @@ def _changes(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
 
 
 async def refusals(connection: DatabaseConnection, group: Sequence[AppendRequest]) -> dict[str, Refusal]:
-    """Return why these appends were not written, by turn."""
+    """Return the errors of appends that did not pass the guards, by turn."""
     query = "SELECT id, epoch, last_position FROM turnwire.head WHERE id = ANY($1)"
     heads = {row[0]: (row[1], row[2]) for row in await connection.fetch(query, [append.turn_id for append in group])}
     errors: dict[str, Refusal] = {}
@@ -220,7 +220,7 @@ class PostgresWriter:
         self._task = asyncio.create_task(self._write_all(), name="turnwire-writer")
 
     async def close(self) -> None:
-        """Commit what was appended before, if the database is there."""
+        """Commit what was appended before, if the database can be reached in time."""
         if self._task is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
@@ -315,18 +315,18 @@ class PostgresWriter:
                 asyncio.get_running_loop().call_soon(self._publish, published)
                 refused = [append for append in group if append.turn_id not in written]
                 if refused:
-                    await self._refuse_for_cause(refused, was_unsure)
+                    await self._refuse_with_reasons(refused, was_unsure)
                 return
             failures += 1
             await RETRY.wait(failures)
 
-    async def _refuse_for_cause(self, group: list[AppendRequest], was_unsure: bool) -> None:
-        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[AppendRequest], dict[str, Refusal]]:
-            # The first attempt may have been committed after all, later than it was looked for.
+    async def _refuse_with_reasons(self, group: list[AppendRequest], was_unsure: bool) -> None:
+        async def find(connection: DatabaseConnection, _: bool) -> tuple[list[AppendRequest], dict[str, Refusal]]:
+            # The server may have committed the first attempt after this process looked for it.
             rest = await self._settle_committed(connection, group) if was_unsure else group
             return rest, await refusals(connection, rest)
 
-        self._refuse(*await self._connections.run(find_why, retry_for=math.inf))
+        self._refuse(*await self._connections.run(find, retry_for=math.inf))
 
     async def _commit_each(self, group: list[AppendRequest], error: Exception) -> None:
         """Commit the appends one by one, so that one that cannot be stored fails its own turn only."""

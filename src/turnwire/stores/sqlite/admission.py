@@ -61,8 +61,8 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
         _check_new_session(connection, session)
     _check_admission(connection, record, admission, has_session=session is not None)
     if new.forked_from is not None:
-        row_kept = connection.execute("SELECT first_kept FROM turn WHERE id = ?", (new.forked_from,)).fetchone()
-        check_fork(new.forked_from, row_kept[0] if row_kept else None)
+        source = connection.execute("SELECT first_kept FROM turn WHERE id = ?", (new.forked_from,)).fetchone()
+        check_fork(new.forked_from, source[0] if source else None)
     if session is not None:
         title = session.title or default_title(record)
         insert_session(connection, replace(session, title=title, updated_at=record.created_at))

@@ -41,7 +41,7 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a server is using the folder now."""
+    """Return True if a server is using the folder now."""
     lock = FolderLock(folder)
     if not (folder / LOCK_NAME).exists():
         return False
@@ -61,11 +61,11 @@ class Ballast:
         self._size = BALLAST_BYTES
 
     def covers(self, turns: int) -> bool:
-        """Return whether the room is meant for the ends of so many turns."""
+        """Return True if the file reserves enough room for the ends of this many turns."""
         return turns * _BYTES_PER_TURN <= self._size
 
     def restore(self, turns: int = 0) -> bool:
-        """Reserve the room again, or more for so many turns. Return False while the disk has too little."""
+        """Reserve the room again, or more if this many turns need it. Return False while the disk has too little."""
         while not self.covers(turns):
             self._size *= 2
         if self._path.exists() and self._path.stat().st_size == self._size:

@@ -32,7 +32,7 @@ class SqliteMaintenance:
         first_needed = self._turns.first_needed_row()
         while await self._writer.write(lambda connection: _trim_journal(connection, first_needed)):
             pass
-        # A turn that waits for a person may need an early row for days; the others between its rows go.
+        # A turn that waits for a person may need an early row for days; the later rows of sealed turns are deleted.
         live = [turn.number for turn in self._turns.by_id.values()]
         first_new = self._turns.first_new_row()
         after = first_needed - 1
@@ -93,7 +93,7 @@ def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
 
 
 def _trim_between(connection: sqlite3.Connection, live: list[int], after: int, before: int) -> int | None:
-    """Delete the rows of sealed turns among the next ones. Return the last row seen, or None at the end."""
+    """Delete the rows of sealed turns in the next step. Return the last row seen, or None if there are no more."""
     query = "SELECT id, turn FROM journal WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
     rows = connection.execute(query, (after, before, _TRIM_STEP)).fetchall()
     kept = set(live)

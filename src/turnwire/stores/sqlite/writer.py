@@ -40,9 +40,9 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteAppend(Struct, eq=False):
-    """A request of one turn in a commit: one row of the journal, or 0 if it has no events.
+    """A request of one turn in a commit. `row` is its row in the journal, or 0 if it has no events.
 
-    `claim` is written too if the turn's claim could not be. A `brief` ending leaves the folded state for later: on a
+    `claim` is the turn's claim, if that is not written yet. A `brief` ending leaves the folded state for later: on a
     full disk there is room for the end of every turn, but not for a copy of every answer.
     """
 
@@ -179,7 +179,7 @@ class SqliteWriter:
     def _submit(self, group: Sequence[Work]) -> None:
         self._threads.submit(partial(self._commit_group, group))
 
-    # Committing it, on the writer's thread
+    # Committing a group, on the writer's thread
 
     def _commit_group(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
         began = time.perf_counter()
@@ -214,7 +214,7 @@ class SqliteWriter:
         return None
 
     def _empty_write_ahead_log(self, connection: sqlite3.Connection) -> None:
-        """Overwrite what was deleted. While somebody reads, this is put off: every turn waits for this thread."""
+        """Truncate the write-ahead log, if no connection reads it now: every turn waits for this thread."""
         timeout = connection.execute("PRAGMA busy_timeout").fetchone()[0]
         connection.execute("PRAGMA busy_timeout = 0")
         try:
@@ -267,7 +267,7 @@ class SqliteWriter:
                 connection.execute("ROLLBACK")
             raise
 
-    # Publishing it, on the event loop
+    # Publishing a group, on the event loop
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_committing = False
@@ -317,7 +317,7 @@ class SqliteWriter:
             self._turns.requeue(live.record)
 
     def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
-        """Undo a group of which nothing was committed, and report the error to its writers and to all that wait."""
+        """Undo a group of which nothing was committed, and report the error to its writers and to all queued work."""
         appends = [work for work in group if isinstance(work, SqliteAppend)]
         for append in appends:
             append.turn.head.position = append.turn.committed
@@ -332,9 +332,9 @@ class SqliteWriter:
 
 
 def _insert_rows(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, bytes]]) -> None:
-    """Insert rows with one statement: the interpreter's lock is released for each statement, and for each row of many.
+    """Insert rows with one statement; `executemany` would run one for each row.
 
-    To get it back, the writer's thread waits for the event loop.
+    The interpreter's lock is released for each statement, and to get it back, this thread waits for the event loop.
     """
     places = ", ".join(["(?, ?, ?, ?)"] * len(rows))
     query = f"INSERT INTO journal (id, turn, last_position, body) VALUES {places}"

@@ -108,7 +108,7 @@ class McpConnection:
             call.is_asking = False
 
     def _find_call(self) -> "_McpCall | None":
-        """Return the call that can have asked: the only one that runs and has not asked already."""
+        """Return the only call that is not waiting for an answer; None if there are several, or none."""
         # From now on calls of this server are made one at a time, so that the next question has one owner.
         self._questions.is_expected = True
         calls = [call for call in self._calls if not call.is_asking]
@@ -201,7 +201,7 @@ class McpConnection:
 
 
 class _QuestionOrder:
-    """The order of calls of a server that asks: one at a time, but a call that waits for an answer lets others run."""
+    """Lets one call at a time run on a server that asks questions; a call that waits for an answer does not count."""
 
     def __init__(self) -> None:
         self.is_expected = False

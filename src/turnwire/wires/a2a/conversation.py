@@ -158,7 +158,7 @@ async def _record(call: TaskCall, turn_id: str, answers: TaskAnswers, waiting: l
 
 
 def _by_call(decisions: list[CallDecision], waiting: list[str]) -> Mapping[str, CallDecision]:
-    """Return the decisions by call; one without a call is about all that wait."""
+    """Return the decisions by call id; a single decision without a call id is about all calls that wait."""
     if len(decisions) == 1 and decisions[0].call_id is None:
         return dict.fromkeys(waiting, decisions[0])
     if any(decision.call_id is None for decision in decisions):

@@ -227,7 +227,7 @@ class TaskEncoder:
         return self._step(logged)
 
     def _answer(self, logged: LoggedEvent, event: AnswerEvent) -> bytes:
-        """Note an answer. The wait ends with the last one, so that its frame comes first whatever their order."""
+        """Keep an answer until the last one has come, so that the end of the wait is sent before all answers."""
         if not self._waits:
             return self._step(logged)
         self._answers.append(logged)

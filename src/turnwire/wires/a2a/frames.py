@@ -17,7 +17,7 @@ Version = Literal["1.0", "0.3"]
 VERSIONS: Mapping[str, Version] = {"1.0": "1.0", "0.3": "0.3"}
 
 EVENT = "urn:turnwire:event"
-"""The extension under whose name an update has the event of the log that it was made of."""
+"""The name of our extension, under which the metadata of an update has the event of the log."""
 ANSWER = "answer"
 """The id of the artifact that is the answer."""
 
@@ -63,7 +63,7 @@ class TaskIds(Struct, frozen=True):
 
     @classmethod
     def of_record(cls, record: TurnRecord) -> "TaskIds":
-        """Return the names under which the client of a turn knows it."""
+        """Return the ids by which the client of a turn knows its task."""
         options = record.options
         return cls(record.id, options.get("context_id") or record.session_id, options.get("message_id") or "")
 

@@ -187,7 +187,7 @@ class PushSender:
                 try:
                     await self._deliver_all()
                 except StoreError:
-                    logger.exception("the push configurations could not be read and are read again")
+                    logger.exception("the push configurations could not be read; this is retried")
                     self._retry_later(now_ms() + int(self._backoff.delay(1) * 1000))
 
     def _retry_later(self, due_at: int) -> None:
@@ -208,7 +208,7 @@ class PushSender:
     async def _deliver(self, record: TurnRecord) -> None:
         lock = self._locks.setdefault(record.id, asyncio.Lock())
         try:
-            async with lock:  # A turn may settle while its configuration is stored, which are two reasons to deliver.
+            async with lock:  # A turn that settles while its configuration is stored is delivered for both reasons.
                 await self._deliver_turn(record)
         except NotFoundError:
             pass  # The turn was erased meanwhile.

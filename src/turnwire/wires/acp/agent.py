@@ -1,7 +1,7 @@
 """The agent of an editor: its sessions are ours, its prompts are turns, and its permissions are approvals.
 
-A question of a turn is an elicitation, if the editor has them, or a choice of options. What is neither is asked in the
-agent's message: the prompt ends, and the next one is the answer.
+A question of a turn is an elicitation, if the editor has them, or a choice of options. Any other question is text in
+the agent's message: the prompt ends, and the next prompt is the answer.
 """
 
 import asyncio
@@ -92,8 +92,9 @@ class _OpenSession(Struct, eq=False):
     choices: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict[tuple[str, str], dict[str, Any]])
     """The requests for a choice that are open, by the same ids."""
     question_shown: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when such a question was shown, so that the prompt ends."""
-    texts: int = 0
+    """Set when a question for the next prompt was shown, so that the current prompt ends."""
+    text_count: int = 0
+    """The number of question texts that were shown, which makes their ids unique."""
 
 
 class AcpAgent:
@@ -134,7 +135,7 @@ class AcpAgent:
             raise RpcError(RESOURCE_NOT_FOUND if error.is_missing else INTERNAL_ERROR, str(error)) from error
 
     async def close(self) -> None:
-        """Stop to follow turns, which go on."""
+        """Stop following turns. The turns go on."""
         following = [task for session in self._sessions.values() for task in session.following.values()]
         tasks: list[asyncio.Task[Any]] = [*following, *self._requests.values()]
         for task in tasks:
@@ -369,9 +370,9 @@ class AcpAgent:
             case ReplyEvent(question_id=answered):
                 await self._forget(session, turn_id, answered, step_line(event) or "")
             case DoneEvent():
-                for of_turn, answered in [*self._requests, *session.forms]:
-                    if of_turn == turn_id:
-                        await self._forget(session, turn_id, answered)
+                for owner_id, request_id in [*self._requests, *session.forms]:
+                    if owner_id == turn_id:
+                        await self._forget(session, turn_id, request_id)
             case _:
                 pass
 
@@ -398,7 +399,7 @@ class AcpAgent:
             if outcome.get("outcome") == "selected":
                 approved = outcome.get("optionId") == "allow"
                 decision = self._host.decide(turn_id, request.call_id, approved=approved, args=request.args)
-                # The answer of the editor must not be lost with the request that it is an answer to.
+                # Shielded, so that the editor's answer is recorded even if the request is dropped meanwhile.
                 await asyncio.shield(decision)
         except (RpcError, HostFailure, LookupError, TypeError) as error:
             logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)
@@ -479,5 +480,5 @@ class AcpAgent:
         return turn_id, following
 
     async def _show_text(self, session: _OpenSession, turn_id: str, text: str) -> None:
-        session.texts += 1
-        await self._show(session, [question_text(text, f"{turn_id}:question-{session.texts}")])
+        session.text_count += 1
+        await self._show(session, [question_text(text, f"{turn_id}:question-{session.text_count}")])

@@ -258,7 +258,7 @@ def choice_call(request: dict[str, Any]) -> Update:
 
 
 def choice_made(request: dict[str, Any], outcome: str) -> Update:
-    """Return the end of that call; without an outcome, its turn has ended before."""
+    """Return the end of the call of a choice; an empty `outcome` means that the turn ended first."""
     status = "completed" if outcome else "failed"
     return _call_update(request["toolCall"]["toolCallId"], status=status, content=_content(outcome))
 

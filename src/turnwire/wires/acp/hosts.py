@@ -67,7 +67,7 @@ class SessionHost(Protocol):
         ...
 
     async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
-        """Return a page of sessions, newest activity first, and what to pass for the next page."""
+        """Return a page of sessions, newest activity first, and the `before` of the next page, if there is one."""
         ...
 
     async def start(

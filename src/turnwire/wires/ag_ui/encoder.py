@@ -52,7 +52,7 @@ from turnwire.wires.ag_ui.frames import (
     approval_interrupt,
     call_events,
     custom,
-    decided,
+    decision_event,
     event_json,
     interrupt_id,
     numbered,
@@ -186,7 +186,7 @@ class RunEncoder:
             case ApprovalRequestEvent():
                 return self._approval_request(event, position)
             case ApprovalResponseEvent():
-                return self._answer(event, decided(event, self._calls.id_of(event.call_id)))
+                return self._answer(event, decision_event(event, self._calls.id_of(event.call_id)))
             case UsageEvent():
                 self._usage[event.model] = add_usage(self._usage.get(event.model), event)
                 return []
@@ -208,7 +208,7 @@ class RunEncoder:
     # Runs
 
     def _suspended(self) -> Events:
-        """Return the end of a run that waits for answers, without ending it."""
+        """Return the events that end a run that waits for answers. The state does not change."""
         return [
             *self._messages.ends(),
             *self._subagents.ends(self._interrupts.ids),

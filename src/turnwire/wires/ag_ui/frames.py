@@ -136,7 +136,7 @@ def run_ended(
 
 
 def run_suspended(run: dict[str, str], interrupts: list[dict[str, Any]], usage: list[dict[str, Any]] | None) -> bytes:
-    """Return the end of a run that waits. A client runs its own tools after a run that has ended as any other."""
+    """Return the end of a run that waits. Without interrupts it is a success: a client then runs its tools."""
     outcome = {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
     return event_json("RUN_FINISHED", **run, outcome=outcome, usage=usage)
 
@@ -176,7 +176,7 @@ class SubAgents:
         return started
 
     def ends(self, interrupt_ids: Mapping[AgentPath, Sequence[str]]) -> Events:
-        """Return the ends of all running sub-agents, innermost first, without ending them.
+        """Return the events that end all running sub-agents, innermost first. They keep running until `clear`.
 
         `interrupt_ids` are the interrupts that each sub-agent is suspended for.
         """
@@ -242,7 +242,7 @@ class OpenMessages:
         return [] if message is None else message.end()
 
     def ends(self) -> Events:
-        """Return the ends of all open messages, without ending them."""
+        """Return the events that end all open messages. They stay open until `clear`."""
         return [end for message in self._open.values() for end in message.end()]
 
     def clear(self) -> None:
@@ -346,7 +346,7 @@ def question_interrupt(own_id: str, question: QuestionEvent, agent: str | None) 
     )
 
 
-def decided(decision: ApprovalResponseEvent, call: str | None) -> bytes:
+def decision_event(decision: ApprovalResponseEvent, call: str | None) -> bytes:
     value = omit_none(
         toolCallId=call,
         approved=decision.approved,

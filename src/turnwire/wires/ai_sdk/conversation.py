@@ -140,8 +140,10 @@ def _client_history(services: Services, body: ChatBody) -> tuple[list[Message], 
 
 
 def _on_busy(services: Services, replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
-    """Interrupt the old answer when its message is replaced, when the user writes instead of deciding, or when nobody
-    reads it: the client's stop button only hangs up.
+    """Return what the new turn does to the running one: it interrupts or waits.
+
+    It interrupts when it replaces an earlier turn, when the user writes instead of deciding, and when nobody reads the
+    running turn, because the client's stop button only closes the connection.
     """
     if replaced is not None or any(turn.phase == "waiting" for turn in turns):
         return "interrupt"
@@ -216,7 +218,7 @@ async def _decide(
     caller.needs("approve")
     args, edited = step.args if step else None, None
     if _as_shown(args) != _as_shown(part.input):
-        # A front end that changes the input of the part edits the arguments; otherwise it has seen other ones.
+        # A changed input edits the arguments, if the call is editable; otherwise the person saw other arguments.
         args, edited = (None, part.input) if step and step.editable else (part.input, None)
     await services.runner.decide(
         record.id,
@@ -315,10 +317,10 @@ async def find_runs(services: Services, caller: Caller, name: str) -> tuple[list
 
 
 async def find_run(services: Services, caller: Caller, name: str) -> tuple[TurnRecord, int] | None:
-    """Return the turn that a chat is at, or the turn of a run, and the position where it begins; None if there is none.
+    """Return the current turn of a chat, or the turn of a run, and the position where the run begins; None without one.
 
-    A chat is at its newest turn, also if that has ended: a client whose connection broke cannot say how much of the
-    answer it has, and one that has all of it is not changed by a replay. Raises TurnNotFoundError.
+    The newest turn is current, even if it has ended: a client whose connection broke cannot say how much of the answer
+    it has, and a replay changes nothing for a client that has all of it. Raises TurnNotFoundError.
     """
     try:
         turns, first = await find_runs(services, caller, name)

@@ -226,7 +226,7 @@ class ChatEncoder:
 
     def _own_step(self) -> bytes:
         """Begin a step for what the client answers, because a client waits until everything in the step has ended."""
-        if not self._calls.has_own_calls_in_step:
+        if not self._calls.needs_own_step:
             return b""
         self._calls.in_step.clear()
         return FINISH_STEP + START_STEP

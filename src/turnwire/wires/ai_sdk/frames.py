@@ -42,7 +42,7 @@ FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
 END = DONE
 DATA = len(b"data: ")
 QUESTION = "question"
-"""The name of the tool as which a client is asked a question, which it answers like a call of its own tools."""
+"""The name of the tool call that stands for a question; a client answers it like a call of its own tools."""
 
 _TEXT = "text/plain"
 _MEDIA_TYPES = {
@@ -147,7 +147,7 @@ class ChatToolCalls:
         return bool(self.in_step) and self.in_step.isdisjoint(self._open)
 
     @property
-    def has_own_calls_in_step(self) -> bool:
+    def needs_own_step(self) -> bool:
         """Return True if calls that the server runs are open in this step, or if all calls of it have ended."""
         open_calls = self.in_step.intersection(self._open)
         return self.are_settled or any(call not in self._static and call not in self._requests for call in open_calls)

@@ -134,8 +134,8 @@ class _MessageWalk(EncodedWalk):
 async def chat_messages(services: Services, caller: Caller, name: str, wire: AiSdk, root: str) -> list[dict[str, Any]]:
     """Return the messages of the newest branch of a chat; `root` is the path where the app is mounted.
 
-    The answer of the newest turn is left out while it is queued or runs: its stream brings it. One that runs before it
-    is there as far as it is. Raises SessionNotFoundError.
+    The answer of the newest turn is left out while the turn is queued or runs: its stream brings it. An earlier turn
+    that still runs is shown with its answer so far. Raises SessionNotFoundError.
     """
     session = await services.store.find_session(caller.principal, name)
     turns = newest_branch(await services.store.list_turns(caller.principal, session_id=session.id, limit=_MAX_TURNS))

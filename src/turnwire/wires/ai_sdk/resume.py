@@ -127,7 +127,7 @@ class _ChunkFinder(CountFinder):
         return False
 
     def _keep(self, logged: LoggedEvent, frame: bytes, before: int) -> None:
-        """Keep the frames from the chunk on that is as far from the end as the index says."""
+        """Keep the last frames, from the frame with the chunk that the negative index names."""
         self._tail.append((logged, frame, before))
         while len(self._tail) > 1 and self._tail[1][2] <= self.seen + self._index:
             self._tail.popleft()

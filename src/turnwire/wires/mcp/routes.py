@@ -1,7 +1,7 @@
 """`POST /mcp`: the protocol's streamable HTTP, without sessions.
 
-The SDK's session manager has a task group that must be left where it was entered. Without sessions it keeps nothing
-between two requests, so each request has its own, and neither a mounted app nor several workers need to share one.
+The SDK's session manager has a task group that must be exited in the task that entered it. Without sessions it keeps
+nothing between two requests, so each request has a manager of its own, which no mounted app and no workers share.
 """
 
 import asyncio

@@ -288,7 +288,7 @@ class McpService:
     async def _settle(
         self, call: _Call, record: TurnRecord, wait: float, *, after: int | None = None, asks: bool = True
     ) -> CallResult:
-        """Wait until the turn has ended, waits for a person, or the time is up; a host that can asks the person."""
+        """Wait until the turn has ended, waits for a person, or the time is up. Ask the person, if the host can."""
         deadline = asyncio.get_running_loop().time() + wait
         while True:
             state = await turn_state(self._services.store, record)

@@ -1,7 +1,7 @@
 """`/v1/chat/completions` and `/v1/models`: agents as models, for the many clients of that API.
 
-Each call is a session of its own, unless the header `X-Session-Id` names one. The client's earlier messages are the
-agent's history in a session without turns; in any other session its turns are.
+Each call is a session of its own, unless the header `X-Session-Id` names one. In a session without turns, the client's
+earlier messages are the agent's history; in any other, the turns of the session are.
 """
 
 from typing import Any
@@ -139,7 +139,7 @@ async def list_models(request: Request, services: Services) -> None:
 async def show_model(request: Request, services: Services) -> None:
     request.caller.needs("read")
     name = request.params["id"]
-    agent_of(services, name)  # The name of the default agent is known in requests, and so here.
+    agent_of(services, name)  # Raises an error for an unknown name; `turnwire` is known, as in requests.
     await request.respond_json(200, _model(name))
 
 

@@ -223,7 +223,7 @@ def echoed_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     echoed = {name: value for name, value in options.items() if name in ECHOED}
     if tools := client_tools(options):
         echoed["tools"] = [{"type": "function", **msgspec.to_builtins(tool), "strict": False} for tool in tools]
-    # Names of the protocol's have no such key, so it is not repeated.
+    # The protocol has no field of this name, so the response does not repeat it.
     if options.get(SERVER_CALLS) == "mcp_call" or "tools" in echoed:
         echoed[SERVER_CALLS] = "mcp_call"
     if isinstance(choice := echoed.get("tool_choice"), dict):

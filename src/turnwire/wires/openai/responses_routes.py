@@ -302,7 +302,7 @@ def routes() -> list[AnyRoute]:
                 Parameter("limit", "query", "The largest number of items, 20 by default."),
             ],
         ),
-        # Without these, the paths would be those of responses.
+        # Without these routes, `compact` and `input_tokens` would be taken for ids of responses.
         _route("POST", "/v1/responses/compact", compact, "Not supported: a 404 that says so"),
         _route("POST", "/v1/responses/input_tokens", count_input_tokens, "Not supported: a 404 that says so"),
         SocketRoute("/v1/responses", ResponseSocket),

@@ -162,7 +162,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
     async with services.requests.slot(principal):
         events = await services.store.read(record.id, cursor.position, 1_000)
     if not events and record.phase != "ended" and seconds > 0:
-        with services.streams.room(principal):  # Only one that waits is as good as a stream.
+        with services.streams.room(principal):  # A request that waits counts as a stream.
             events = await _next_events(services, record, cursor, seconds)
     after = events[-1].position if events else cursor.position
     is_done = events[-1].is_last if events else record.phase == "ended" and after >= record.last_position
@@ -342,7 +342,7 @@ class FairReader:
 
 
 class LogSource(StreamSource):
-    """The committed events of a turn, up to the position that the log had when it was asked for."""
+    """The committed events of a turn, at least up to the last one at the time of the request."""
 
     waits = True
 
