@@ -608,8 +608,8 @@ class ClaimStore(Protocol):
         """Return the checkpoint of the turn's last suspension; empty if it had none, or the turn has ended."""
         ...
 
-    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> int:
-        """Extend the worker's lease, by which it keeps its turns. Return the store's time, in ms since 1970."""
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
+        """Extend the worker's lease, by which it keeps its turns."""
         ...
 
     async def retire(self, worker: str) -> None:

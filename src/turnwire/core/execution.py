@@ -126,16 +126,12 @@ _NO_DECISIONS: Mapping[str, Decision] = MappingProxyType({})
 
 
 class Execution:
-    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need.
-
-    `claimed_at` is the time of the claim by the store's clock, as is the start in the record.
-    """
+    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need."""
 
     __slots__ = (
         "__weakref__",
         "_agent",
         "_checkpoint",
-        "_claimed_at",
         "_deadline",
         "_decisions",
         "_files",
@@ -173,7 +169,6 @@ class Execution:
         on_finished: Callable[["Execution"], None],
         history_source: HistorySource,
         meter: UsageMeter,
-        claimed_at: int,
     ) -> None:
         self.turn_id = record.id
         self.state = ExecutionState.STARTING
@@ -186,7 +181,6 @@ class Execution:
         self._on_finished = on_finished
         self._history_source = history_source
         self._meter = meter
-        self._claimed_at = claimed_at
         self._log = TurnLog(store, record, limits, self._on_store_failure)
         self._inputs = TurnInputs(store, record, self._log, limits)
         self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
@@ -331,7 +325,7 @@ class Execution:
         if self._waits.tools and not takes_client_tools(agent):
             raise ClientToolsNotTakenError(self._record.agent)
         await self._meter.begin(log.fold)
-        self._deadline = asyncio.get_running_loop().time() + self._remaining_seconds()
+        self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
         set_running_turn(log, self._check_emitted)
         if keeps_journal(agent):
             await self._open_journal(agent)
@@ -418,10 +412,22 @@ class Execution:
         self.stop(HANDED_BACK)
         return True
 
-    def _remaining_seconds(self) -> float:
+    async def _remaining_seconds(self) -> float:
         """Return the time left for the turn; the time it has waited for people does not count."""
-        elapsed_ms = self._claimed_at - (self._record.started_at or self._claimed_at) - self._log.fold.waited_ms
+        started_at = self._record.started_at
+        if self._record.epoch == 1 or started_at is None:
+            return self._limits.turn_timeout
+        elapsed_ms = await self._store_time() - started_at - self._log.fold.waited_ms
         return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
+
+    async def _store_time(self) -> int:
+        """Return the time of the last renewal by a shared store's clock, which has dated the turn's start."""
+        if self._store.is_shared:
+            with suppress(StoreError):
+                for worker in await self._store.workers():
+                    if worker.id == self._record.worker:
+                        return worker.lease_until - int(self._limits.lease * 1000)
+        return now_ms()
 
     def _begin_waiting(self) -> None:
         """Stop the agent and suspend the turn: all that it still does is wait for answers."""

@@ -78,8 +78,6 @@ class TurnWorker:
         # Held from the claim of a turn until it is in `running`.
         self._claiming = asyncio.Lock()
         self._safe_until = 0.0
-        # The store's time at the last renewal, and the `monotonic()` of that moment.
-        self._store_time = (0, 0.0)
         self._lost_ids: list[str] = []
         self._taken_over: set[str] = set()
         self._unwatch: list[Callable[[], None]] = []
@@ -217,7 +215,6 @@ class TurnWorker:
             self._release,
             self._history_source,
             UsageMeter(record, self._limits.max_steps_per_turn, self._spending),
-            self._now_ms(),
         )
         if stop is not None:
             execution.stop(stop)
@@ -255,14 +252,8 @@ class TurnWorker:
 
     async def _renew(self) -> None:
         requested_at = monotonic()
-        store_time = await self._store.renew(self.id, name=self._name, draining=self._draining)
-        self._store_time = (store_time, monotonic())
+        await self._store.renew(self.id, name=self._name, draining=self._draining)
         self._safe_until = requested_at + _SAFE_PART * self._limits.lease
-
-    def _now_ms(self) -> int:
-        """Return the time by the store's clock, which dates the start of turns; the clock of this server may differ."""
-        store_time, renewed_at = self._store_time
-        return store_time + int((monotonic() - renewed_at) * 1000)
 
     @property
     def _is_safe(self) -> bool:

@@ -414,8 +414,8 @@ class MemoryClaims:
     async def checkpoint(self, turn_id: str) -> bytes:
         return self._tables.turn(turn_id).checkpoint
 
-    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> int:
-        return self._leases.renew(worker, name, draining)
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
+        self._leases.renew(worker, name, draining)
 
     async def retire(self, worker: str) -> None:
         self._leases.retire(worker)

@@ -131,13 +131,11 @@ class Leases:
         self._workers: dict[str, Worker] = {}
         self._attending: dict[str, set[str]] = {}
 
-    def renew(self, worker: str, name: str, draining: bool) -> int:
-        now = now_ms()
+    def renew(self, worker: str, name: str, draining: bool) -> None:
         self._until[worker] = self._clock() + self._seconds
         previous = self._workers.get(worker)
-        started_at = previous.started_at if previous else now
+        started_at = previous.started_at if previous else now_ms()
         self._workers[worker] = Worker(id=worker, name=name, started_at=started_at, draining=draining)
-        return now
 
     def retire(self, worker: str) -> None:
         self._until.pop(worker, None)

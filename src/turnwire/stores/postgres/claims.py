@@ -153,16 +153,15 @@ class PostgresClaims:
         query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
         return await self._connections.fetchval(query, turn_id) or b""
 
-    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> int:
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         query = f"""
             INSERT INTO turnwire.worker (id, name, started_at, lease_until, draining)
             VALUES ($2, $3, {NOW}, {NOW} + $4, $5)
             ON CONFLICT (id) DO UPDATE SET name = excluded.name, lease_until = excluded.lease_until,
                 draining = excluded.draining
-            RETURNING lease_until - $4
         """
         self._notifier.add_worker(worker)
-        return await self._leases.fetchval(query, self._now(), worker, name, self._lease_ms, draining)
+        await self._leases.execute(query, self._now(), worker, name, self._lease_ms, draining)
 
     async def retire(self, worker: str) -> None:
         await self._connections.execute("DELETE FROM turnwire.worker WHERE id = $1", worker)

@@ -104,8 +104,8 @@ class SqliteClaims:
         row = await self._readers.run(lambda connection: connection.execute(query, (turn_id,)).fetchone())
         return row[0] if row else b""
 
-    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> int:
-        return self._leases.renew(worker, name, draining)
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
+        self._leases.renew(worker, name, draining)
 
     async def retire(self, worker: str) -> None:
         self._leases.retire(worker)
