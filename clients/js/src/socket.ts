@@ -17,6 +17,7 @@ import { turnPath } from "./turn.js";
 /** The error codes after which a request is sent again: a socket has no HTTP status. */
 const RETRYABLE_CODES = new Set([
   "shutting_down",
+  "store_away",
   "store_failed",
   "too_many_turns",
   "too_many_streams",
