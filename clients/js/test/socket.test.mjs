@@ -155,7 +155,7 @@ test("too large message fails and turns continue", async (t) => {
 });
 
 test("retryable errors are sent again on the same socket", async (t) => {
-  const codes = ["too_many_turns", "shutting_down"];
+  const codes = ["too_many_turns", "shutting_down", "store_away"];
   let broken = false;
   const script = (message, socket) => {
     const code = message.type === "start" ? codes.shift() : undefined;
@@ -168,7 +168,7 @@ test("retryable errors are sent again on the same socket", async (t) => {
   const turn = await socket.start({ message: "Hi" });
   assert.deepEqual(positions(await all(turn.events())), [1, 2, 3]);
   assert.equal(sockets.length, 1);
-  assert.equal(new Set(sockets[0].sent.slice(0, 3).map(({ idempotency_key: key }) => key)).size, 1);
+  assert.equal(new Set(sockets[0].sent.slice(0, 4).map(({ idempotency_key: key }) => key)).size, 1);
 });
 
 test("leaving reader is unfollowed, and an aborted one throws the reason", async (t) => {
