@@ -423,6 +423,7 @@ class TurnRunner:
     def _on_turn_settled(self, record: TurnRecord, ended: bool) -> None:
         if ended:
             self._presence.forget(record.id)
+            self._spending.forget(record.id)
             for callback in self.on_ended:
                 callback(record.id)
         for callback in self.on_settled:
