@@ -129,7 +129,7 @@ class TurnRunner:
             self._spending,
             lambda record: self._presence.expect(record),
             self._on_turn_settled,
-            self._suspended.answer_overdue,
+            self._do_chores,
             spreads=spreads,
         )
         self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
@@ -428,6 +428,10 @@ class TurnRunner:
                 callback(record.id)
         for callback in self.on_settled:
             callback(record)
+
+    async def _do_chores(self) -> None:
+        self._presence.record_again()
+        await self._suspended.answer_overdue()
 
     @property
     def running_count(self) -> int:
