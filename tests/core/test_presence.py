@@ -168,6 +168,28 @@ async def test_readers_are_recorded_again_for_another_worker_id() -> None:
     assert store.calls == [("t1", "w1", True), ("t1", "w2", True)]
 
 
+async def test_reader_that_returns_while_the_store_is_asked_for_others_keeps_the_turn() -> None:
+    store, left = SharedAttendance(), list[str]()
+
+    async def leave(turn_id: str) -> None:
+        left.append(turn_id)
+
+    counted = presence.Presence(store, lambda: "w1", leave)  # type: ignore[arg-type]
+    for returns in (True, False):
+        counted.join(READ)
+        await settle()
+        store.gate = Gate()
+        counted.depart("t1", by_client=True)
+        await store.gate.reached()
+        if returns:
+            counted.join(READ)
+        store.gate.open()
+        await settle()
+        assert left == ([] if returns else ["t1"])
+        counted.forget("t1")
+    counted.close()
+
+
 async def test_readers_of_an_abandoned_turn_are_still_counted(store: Store) -> None:
     async with open_desk(store, held, lease=2 * BOUND) as desk:  # So that nobody takes the turn over.
         turn, gate = await start_held_turn(desk, 0)

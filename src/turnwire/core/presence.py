@@ -94,7 +94,8 @@ class Presence:
 
     async def _leave_if_unread(self, turn_id: str) -> None:
         self.forget(turn_id)
-        if not await self._store.attend(turn_id, self._process(), present=False):
+        is_read = await self._store.attend(turn_id, self._process(), present=False)
+        if not is_read and turn_id not in self._readers:  # A reader may have come back meanwhile.
             await self._leave(turn_id)
 
     def _spawn(self, action: Coroutine[Any, Any, object]) -> None:
