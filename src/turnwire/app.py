@@ -18,7 +18,6 @@ from turnwire import __version__, assembly
 from turnwire.agents.loader import FactoryAgents, as_agent
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
-from turnwire.core.errors import StoreError
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.models.openai_client import build_types
@@ -407,5 +406,5 @@ class Turnwire:
             await asyncio.sleep(self._maintenance_interval)
             try:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
-            except StoreError:
+            except Exception:
                 logger.exception("store maintenance failed; it is tried again")
