@@ -150,6 +150,7 @@ class TurnRunner:
         return self._limits.max_session_file_bytes
 
     async def open(self) -> None:
+        self._draining = False
         await self._worker.open()
 
     async def start(self, request: TurnRequest) -> Accepted:

@@ -87,6 +87,7 @@ class TurnWorker:
 
     async def open(self) -> None:
         """Recover the turns of lost workers, then start to claim turns."""
+        self._draining = False
         await self._renew()
         executions = await self._take_over()
         self._watch()
