@@ -26,6 +26,7 @@ from tests.contracts.turns import (
 )
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
+from turnwire.core import metrics
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal
@@ -64,6 +65,16 @@ async def test_appends_of_many_turns_at_once_are_one_transaction(processes: Proc
     query = "SELECT count(*) || ' rows in ' || count(DISTINCT xmin::text) FROM turnwire.event WHERE first_position = 3"
     assert processes.fetchval(query) == "20 rows in 1"
     assert (await store.find_turn("ann", last.id)).phase == "ended"
+
+
+async def test_commits_and_their_events_are_counted(store: PostgresStore) -> None:
+    record = await claimed(store)
+    commits, events = sum(metrics.COMMIT_SECONDS.counts), metrics.COMMIT_EVENTS.total
+    await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("b"))
+    await append(store, record.id, record.epoch, 5, TokenEvent("c"))
+    await append(store, record.id, record.epoch, 6, TokenEvent("counted after the commit"))
+    assert sum(metrics.COMMIT_SECONDS.counts) >= commits + 2
+    assert metrics.COMMIT_EVENTS.total >= events + 3
 
 
 async def test_refused_append_does_not_fail_the_group(store: PostgresStore) -> None:

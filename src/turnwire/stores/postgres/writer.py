@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
+from turnwire.core import metrics
 from turnwire.core.budget import tokens_in
 from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal
 from turnwire.core.errors import (
@@ -251,7 +252,7 @@ class PostgresWriter:
             await self._has_work.wait()
             if (delay := next_at - loop.time()) > 0:
                 await asyncio.sleep(delay)
-            next_at = loop.time() + self._interval
+            next_at = (began := loop.time()) + self._interval
             self._has_work.clear()
             if group := self._next_group():
                 self._committing = {append.turn_id for append in group}
@@ -262,6 +263,7 @@ class PostgresWriter:
                     self._refuse(
                         self._unsettled(group), {}, StoreError(f"the log could not be written: {type(error).__name__}")
                     )
+                metrics.note_commit(sum([len(append.events) for append in group]), loop.time() - began)
                 self._committing = set()
                 self._committed.set()
                 self._committed = asyncio.Event()
