@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from types import FrameType
@@ -18,7 +18,6 @@ from turnwire import __version__, assembly
 from turnwire.agents.loader import FactoryAgents, as_agent
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
-from turnwire.core.errors import StoreError
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.models.openai_client import build_types
@@ -206,9 +205,7 @@ class Turnwire:
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
         self._maintenance_interval = maintenance_interval
-        self._maintenance: list[asyncio.Task[None]] = []
-        self._termination: Termination | None = None
-        self._watchdog: LoopWatchdog | None = None
+        self._closing = AsyncExitStack()
 
     def _add_own_agents(self, docs: list[Path], watch: bool, demo: Literal["first", "last"] | None) -> None:
         """Add the agents that come with Turnwire: for the vault, for documents, and the demo."""
@@ -246,50 +243,79 @@ class Turnwire:
             await self.close()
 
     async def open(self) -> None:
-        """Open the store and recover the turns of an earlier process. Safe to call again."""
+        """Open the store and recover the turns of an earlier process. Safe to call again.
+
+        If it fails, all that was opened is closed.
+        """
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
             if self.is_open:
                 return
-            install_executor()
-            await asyncio.to_thread(build_types)
-            await self.store.open()
-            await self.keys.open()
-            if self._shared is not None:
-                await asyncio.to_thread(self._shared.open)
-            if self.settings.login_secret is not None:
-                self.logins.secret = self.settings.login_secret.get_secret_value().encode()
-            elif self._shared is not None:
-                self.logins.secret = await asyncio.to_thread(self._shared.secret, "login")
-            elif self._keeps_files:
-                self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
-            for indexer in self._indexers():
-                await indexer.open()
-            if self.kernel is not None:
-                # Before the runner opens, because an extension may bring the agent of a turn to recover.
-                await self.kernel.load(self.agents, as_agent, self._offer_tools)
-            if self.settings.follow_ups:
-                self._offer_tools([follow_up_tool(self.scheduler, self.store)])
-            self._factories = FactoryAgents(self.agents)
-            await self._factories.open()
-            self.reports.open()
-            await self.runner.open()
-            self.streams.open()
-            self._a2a_push.open()
-            if self.kernel is not None:
-                await self.kernel.start()
-            await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
-            self.scheduler.open()
-            self._maintenance.append(asyncio.create_task(self._maintain()))
-            if self.store.is_shared:
-                self._maintenance.append(asyncio.create_task(self.keys.follow_changes()))
-            leaving = self._lifecycle.leaving
-            self._termination = Termination(leaving.set, self.drain, lambda: self.settings.drain_delay)
-            self._termination.watch()
-            self._watchdog = LoopWatchdog(on_block=self._lifecycle.note_block)
-            self._watchdog.start()
+            async with AsyncExitStack() as stack:
+                await self._open(stack)
+                self._closing = stack.pop_all()
             self._lifecycle.is_open = True
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Open everything, and add to the stack how it is closed, in the reverse order."""
+        install_executor()
+        await asyncio.to_thread(build_types)
+        if self._scratch is not None:
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._scratch, ignore_errors=True)
+        await self.store.open()
+        stack.push_async_callback(self.store.close)
+        await self.keys.open()
+        if self._shared is not None:
+            await asyncio.to_thread(self._shared.open)
+            stack.push_async_callback(asyncio.to_thread, self._shared.close)
+        if self.settings.login_secret is not None:
+            self.logins.secret = self.settings.login_secret.get_secret_value().encode()
+        elif self._shared is not None:
+            self.logins.secret = await asyncio.to_thread(self._shared.secret, "login")
+        elif self._keeps_files:
+            self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
+        for indexer in self._indexers():
+            await indexer.open()
+            stack.push_async_callback(indexer.close)
+        # These are closed after the extensions, also if they were not opened.
+        stack.push_async_callback(self._close_factories)
+        stack.push_async_callback(self._close_agents)
+        stack.push_async_callback(self._a2a_push.close)
+        if self._push is not None:
+            stack.push_async_callback(self._push.close)
+        stack.push_async_callback(self.reports.close)
+        stack.callback(self._note_closed)
+        stack.push_async_callback(self.streams.close)
+        stack.push_async_callback(self.runner.close)
+        if self.kernel is not None:
+            stack.push_async_callback(self.kernel.close)
+            # Before the runner opens, because an extension may bring the agent of a turn to recover.
+            await self.kernel.load(self.agents, as_agent, self._offer_tools)
+        if self.settings.follow_ups:
+            self._offer_tools([follow_up_tool(self.scheduler, self.store)])
+        factories = FactoryAgents(self.agents)
+        await factories.open()
+        self._factories = factories
+        self.reports.open()
+        await self.runner.open()
+        self.streams.open()
+        self._a2a_push.open()
+        if self.kernel is not None:
+            await self.kernel.start()
+        await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
+        self.scheduler.open()
+        stack.push_async_callback(self.scheduler.close)
+        stack.callback(asyncio.create_task(self._maintain()).cancel)
+        if self.store.is_shared:
+            stack.callback(asyncio.create_task(self.keys.follow_changes()).cancel)
+        stack.push_async_callback(self._wait_until_drained)
+        watchdog = LoopWatchdog(on_block=self._lifecycle.note_block)
+        watchdog.start()
+        stack.callback(watchdog.stop)
+        termination = Termination(self._lifecycle.leaving.set, self.drain, lambda: self.settings.drain_delay)
+        termination.watch()
+        stack.callback(termination.unwatch)
 
     def drain(self) -> None:
         """Begin to shut down: close the readers' streams, and give running turns the grace period."""
@@ -304,36 +330,17 @@ class Turnwire:
         return self._lifecycle.is_open
 
     async def close(self) -> None:
-        if not self.is_open:
-            return
-        self.drain()
-        if self._termination is not None:
-            self._termination.unwatch()
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        """Close everything, also what comes after something that fails. Raises what the last of these raises."""
+        if self.is_open:
+            self.drain()
+            await self._closing.pop_all().aclose()
+
+    async def _wait_until_drained(self) -> None:
         if self._draining is not None:
             await self._draining
-        for task in self._maintenance:
-            task.cancel()
-        await self.scheduler.close()
-        if self.kernel is not None:
-            await self.kernel.close()
-        await self.runner.close()
-        await self.streams.close()
+
+    def _note_closed(self) -> None:
         self._lifecycle.is_open = False
-        await self.reports.close()
-        if self._push is not None:
-            await self._push.close()
-        await self._a2a_push.close()
-        await self._close_agents()
-        await self._close_factories()
-        for indexer in self._indexers():
-            await indexer.close()
-        await self.store.close()
-        if self._shared is not None:
-            await asyncio.to_thread(self._shared.close)
-        if self._scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     def _indexers(self) -> "list[DocumentIndexer]":
         """Return the indexers of the documents and of the vault, which may be the same one."""
@@ -341,8 +348,10 @@ class Turnwire:
 
     async def _close_agents(self) -> None:
         """Close each agent that has an `async def close()`, once."""
+        if self._factories is None:
+            return  # No agent can have run.
         # An agent may wrap an object; then the object has the `close`.
-        own = [agent for name, agent in self.agents.items() if self._factories and name not in self._factories.opened]
+        own = [agent for name, agent in self.agents.items() if name not in self._factories.opened]
         agents: list[Any] = [*own, self._document_agent, *self._unwrapped]
         unique = {id(agent): agent for agent in agents}
         closers = [
@@ -407,5 +416,5 @@ class Turnwire:
             await asyncio.sleep(self._maintenance_interval)
             try:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
-            except StoreError:
+            except Exception:
                 logger.exception("store maintenance failed; it is tried again")

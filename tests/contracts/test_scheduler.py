@@ -256,6 +256,34 @@ async def test_schedules_belong_to_their_principal_and_are_limited(store: Store,
         await service.add(schedule())
 
 
+async def test_schedule_that_is_over_makes_room_for_another(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    over = await service.add(schedule(at=START))
+    await service.start_due()
+    for _ in range(MAX_SCHEDULES - 1):
+        await store.annotate(schedule(id=new_id()).annotation())
+    await service.add(schedule(at=START + MINUTE))
+    assert await service.find("ann", over.id) is None
+    assert await service.last_run(over) is None
+    clock.now += MINUTE  # The other one is due, but has not run.
+    with pytest.raises(ScheduleError, match="you have 100 schedules"):
+        await service.add(schedule())
+
+
+async def test_schedule_that_is_over_is_removed_later(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    once = await service.add(schedule(at=START))
+    configured = await service.add(schedule(id=f"{CONFIGURED}once", at=START))
+    hourly = await service.add(schedule(every=3_600))
+    for days, kept in ((0, True), (7, True), (8, False)):
+        clock.now = START + days * 24 * 60 * MINUTE
+        await service.start_due()
+        assert (await service.find("ann", once.id) is not None) is kept
+    assert await service.find("ann", configured.id) == configured
+    assert await service.find("ann", hourly.id) == hourly
+    assert len(await messages(store)) == 4  # Twice the hourly one.
+
+
 async def test_schedules_of_the_settings_are_kept_changed_and_removed(store: Store, clock: Clock) -> None:
     service = scheduler(store, clock)
     named = [schedule(id=f"{CONFIGURED}{name}", name=name, created_at=0, cron="* * * * *") for name in ("a", "b")]

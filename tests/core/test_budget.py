@@ -6,12 +6,14 @@ from contextlib import suppress
 import pytest
 
 from tests.contracts.turns import ended
-from tests.core.desk import AgentEvents, Desk, Gate, open_desk, settle
+from tests.core.desk import AgentEvents, Desk, Gate, open_desk, settle, wait_until_suspended
+from turnwire.core.approvals import WaitForApproval
 from turnwire.core.budget import DAY_MS, Spending
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, BudgetSpentError, TurnwireError
 from turnwire.core.events import (
+    ApprovalRequestEvent,
     CitationEvent,
     ErrorEvent,
     Event,
@@ -236,6 +238,24 @@ async def test_concurrent_turns_share_one_budget(store: Store) -> None:
         assert (await failure_code(desk, second))[0] == "budget_spent"
 
 
+async def test_turn_that_continues_in_the_same_process_is_counted_once(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
+        asked = len(turn.resumption.checkpoint) if turn.resumption else 0
+        if asked < 3:
+            yield usage(10)
+            raise WaitForApproval([ApprovalRequestEvent(f"c{asked}", "send", {})], b"." * (asked + 1))
+        yield "Done."
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        turn = await desk.start()
+        for number in range(3):
+            await wait_until_suspended(desk, turn)
+            assert (await desk.runner.budget("ann")).used == 10 * (number + 1)
+            await desk.runner.decide(turn.id, f"c{number}", approved=True)
+        assert (await desk.end(turn)).outcome == "completed"
+        assert (await desk.runner.budget("ann")).used == 30
+
+
 async def test_queued_turn_with_a_spent_budget_fails_when_it_runs(store: Store) -> None:
     gate, answered = Gate(), list[str]()
 
@@ -288,20 +308,22 @@ class Clock:
 async def test_budget_resets_on_a_new_day() -> None:
     clock = Clock()
     spending = Spending(MemoryStore(), 100, clock)
-    assert spending.spend("ann", 70).left == 30
+    assert spending.spend("ann", "t1", 70).left == 30
     assert (await spending.budget("ann")).left == 30
     assert (await spending.budget("bob")).left == 100
     clock.now = 20_001 * DAY_MS - 1
-    assert spending.spend("ann", 70).left == 0
+    assert spending.spend("ann", "t2", 70).left == 0
     clock.now += 1
     budget = await spending.budget("ann")
     assert (budget.used, budget.left, budget.resets_at) == (0, 100, 20_002 * DAY_MS)
+    # The tokens of a turn count for the day on which it ends.
+    assert spending.spend("ann", "t2", 80).used == 80
 
 
 async def test_budget_includes_turns_of_other_processes(store: Store) -> None:
     spending = Spending(store, 100)
     await ended(store, usage(60))
     assert (await spending.budget("ann")).used == 60
-    assert spending.spend("ann", 5).used == 65
+    assert spending.spend("ann", "t1", 5).used == 65
     await ended(store, usage(60))
     assert (await spending.budget("ann")).used == 120

@@ -236,6 +236,27 @@ async def test_end_after_a_failure_follows_the_committed_events() -> None:
     assert (state.text, state.outcome, state.position) == ("kept", "failed", 5)
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_rewind_waits_for_events_that_are_not_committed_yet(is_taken: bool) -> None:
+    store = ManualStore()
+    log = open_log(store, max_response_bytes=100)
+    log.append(TokenEvent("kept"))
+    if is_taken:
+        store.take()
+    with pytest.raises(EventTooLargeError):
+        await log.end("completed", response=ResponseEvent("x" * 200))
+    rewinding = asyncio.create_task(log.rewind())
+    await run_loop()
+    store.commit()
+    await rewinding
+    ending = asyncio.create_task(log.end("failed", error=ErrorEvent("too large", "event_too_large")))
+    await run_loop()
+    store.commit()
+    await ending
+    assert types(store.committed) == ["session", "message", "token", "error", "done"]
+    assert positions(store.committed) == [1, 2, 3, 4, 5]
+
+
 async def test_restored_log_is_folded_from_its_beginning() -> None:
     store = ManualStore()
     first = open_log(store)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.contracts.turns import BOUND
 from tests.core.desk import Gate, drain, held, open_actor_desk, open_desk, settle, start_held_turn
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.core import presence
@@ -12,6 +13,13 @@ from turnwire.core.contracts import Store
 from turnwire.core.events import DoneEvent
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
+
+
+READ = TurnRecord(id="t1", session_id="s1", principal="ann", agent="a", message="hi", disconnect_grace=0)
+
+
+async def not_called(turn_id: str) -> None:
+    raise AssertionError(turn_id)
 
 
 class Continuing:
@@ -128,6 +136,67 @@ async def test_turn_that_another_process_continues_is_cancelled_if_no_reader_com
     agent = Continuing()
     turn = await hand_over(store, agent, 0)
     async with open_actor_desk(store, agent) as desk:
+        assert (await desk.end(turn)).reason == "disconnected"
+
+
+class SharedAttendance:
+    """The part of a shared store that knows which processes have readers; an answer waits while `gate` is set."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, bool]] = []
+        self.gate: Gate | None = None
+
+    async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
+        self.calls.append((turn_id, worker, present))
+        if self.gate is not None:
+            await self.gate.wait()
+        return False
+
+
+async def test_readers_are_recorded_again_for_another_worker_id() -> None:
+    store, worker = SharedAttendance(), "w1"
+    counted = presence.Presence(store, lambda: worker, leave=not_called)  # type: ignore[arg-type]
+    counted.join(READ)
+    counted.record_again()
+    worker = "w2"
+    counted.record_again()
+    counted.record_again()
+    await settle()
+    counted.close()
+    assert store.calls == [("t1", "w1", True), ("t1", "w2", True)]
+
+
+async def test_reader_that_returns_while_the_store_is_asked_for_others_keeps_the_turn() -> None:
+    store, left = SharedAttendance(), list[str]()
+
+    async def leave(turn_id: str) -> None:
+        left.append(turn_id)
+
+    counted = presence.Presence(store, lambda: "w1", leave)  # type: ignore[arg-type]
+    for returns in (True, False):
+        counted.join(READ)
+        await settle()
+        store.gate = Gate()
+        counted.depart("t1", by_client=True)
+        await store.gate.reached()
+        if returns:
+            counted.join(READ)
+        store.gate.open()
+        await settle()
+        assert left == ([] if returns else ["t1"])
+        counted.forget("t1")
+    counted.close()
+
+
+async def test_readers_of_an_abandoned_turn_are_still_counted(store: Store) -> None:
+    async with open_desk(store, held, lease=2 * BOUND) as desk:  # So that nobody takes the turn over.
+        turn, gate = await start_held_turn(desk, 0)
+        await gate.reached()
+        desk.runner.reader_joined(turn)
+        desk.runner._worker.running[turn.id].abandon()
+        desk.runner.reader_left(turn.id, by_client=True)
         assert (await desk.end(turn)).reason == "disconnected"
 
 

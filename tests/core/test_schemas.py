@@ -27,6 +27,8 @@ PLAIN: list[dict[str, Any]] = [
     {"type": "integer", "enum": [1, 2]},
     {"type": "boolean"},
     {"type": "array", "items": {"type": "string", "enum": ["a"]}},
+    {"type": "array", "items": {"type": "integer", "enum": [1]}},
+    {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}]}},
 ]
 
 
@@ -50,6 +52,19 @@ def test_schema_of_a_form_is_accepted(schema: dict[str, Any]) -> None:
         {"type": "array", "items": {"type": "string"}},
         {"type": "string", "enum": []},
         {"type": "string", "oneOf": [{"title": "no value"}]},
+        {"type": "array", "items": {"anyOf": [{"type": "string"}]}},
+        {"type": "array", "items": {"oneOf": [{"title": "no value"}]}},
+        {"type": "array", "items": {"enum": "abc"}},
+        {"type": "array", "items": {"enum": ["a"], "pattern": "(a+)+"}},
+        {"type": "array", "items": {"enum": ["a"]}, "maxItems": "3"},
+        {"type": "string", "minLength": "3"},
+        {"type": "string", "maxLength": True},
+        {"type": "string", "format": ["date"]},
+        {"type": "number", "minimum": None},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]},
+        {"enum": [1, 2]},
+        {"type": "integer", "enum": ["1", "2"]},
+        {"const": True},
         {"allOf": [{"type": "string"}]},
         {"$ref": "#/x"},
     ],

@@ -13,6 +13,7 @@ from tests.core.desk import (
     event_types,
     failure,
     held,
+    lose_worker,
     open_desk,
     settle,
     start_held_turn,
@@ -116,6 +117,18 @@ async def test_queued_turn_of_an_unknown_agent_fails(backend: StoreBackend) -> N
 
     async with open_desk(store, another) as desk:
         assert (await failure(desk, waiting)).code == "agent_not_found"
+
+
+async def test_abandoned_turn_is_not_reported_as_settled(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        reported: list[str] = []
+        desk.runner.on_ended.append(reported.append)
+        desk.runner.on_settled.append(lambda record: reported.append(record.id))
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        await lose_worker(desk)
+        assert (await store.find_turn("ann", turn.id)).phase == "running"
+        assert reported == []
 
 
 async def test_worker_takes_over_turns_when_a_lease_has_run_out(backend: StoreBackend) -> None:

@@ -25,6 +25,7 @@ from turnwire.core.events import (
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
+    Usage,
     UsageEvent,
 )
 from turnwire.reporting.svg_timeline import page, svg
@@ -200,6 +201,15 @@ def test_cost_counts_priced_models_and_names_the_others() -> None:
     assert (round(cost.dollars, 6), cost.unpriced) == (2.06, ())
     assert timeline_json(line, cost)["cost_usd"] == 2.06
     assert "$2.06" in "".join(row for row in printed(line, 80, cost))
+
+
+def test_usage_and_cost_of_a_fork_are_its_own() -> None:
+    events = log((100, UsageEvent("big", 1_000_000, 0)), (200, TokenEvent("own")), (300, UsageEvent("big", 10, 0)))
+    events[0] = log_event(SessionEvent("s", "t", "a", forked_from="t0", forked_at=3), 1, 1)
+    events[0].at = BEGAN
+    line = timeline_of(events)
+    assert (line.usage, len(line.bars)) == (Usage(10, 0), 2)
+    assert cost_of(line, {"big": ModelPrice(input=1_000_000, output=1)}) == Cost(10)
 
 
 def test_names_are_escaped_in_svg_and_html() -> None:

@@ -17,12 +17,14 @@ from tests.reporting.http_receiver import run_receiver
 from tests.reporting.test_timeline import log
 from tests.serving import quick_settings, until
 from turnwire import Turn, Turnwire
+from turnwire.core.codec import log_event
 from turnwire.core.errors import AgentError
 from turnwire.core.events import (
     DoneEvent,
     ReasoningEvent,
     RestartEvent,
     SearchEvent,
+    SessionEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
@@ -140,6 +142,26 @@ def test_model_call_after_a_restart_begins_with_the_restart() -> None:
     _, chat = spans_of(events)
     assert chat.ended_at - chat.began_at == 800
     assert chat.attributes["gen_ai.response.time_to_first_chunk"] == 0.4
+
+
+def test_copied_steps_of_a_fork_have_no_spans() -> None:
+    events = log(
+        (100, UsageEvent("planner", 1_000, 1)),
+        (200, ToolCallEvent("c1", "slow", {})),
+        (300, ToolResultEvent("c1", "slow", True)),
+        (400, TokenEvent("kept ")),
+        (900, TokenEvent("own")),
+        (1_000, UsageEvent("writer", 10, 1)),
+        (1_100, DoneEvent("completed", "s", "t")),
+    )
+    session = log_event(SessionEvent("s", "t", "a", forked_from="t0", forked_at=6), 1, 1)
+    session.at = events[0].at
+    root, chat = spans_of([session, *events[1:]], content=True)
+    assert (root.began_at - session.at, root.ended_at - session.at) == (400, 1_100)
+    assert root.attributes["gen_ai.usage.input_tokens"] == chat.attributes["gen_ai.usage.input_tokens"] == 10
+    assert (chat.began_at - session.at, chat.name) == (400, "chat writer")
+    assert json.loads(root.attributes["gen_ai.input.messages"])[0]["parts"][0]["content"] == "hi"
+    assert json.loads(root.attributes["gen_ai.output.messages"])[0]["parts"][0]["content"] == "kept own"
 
 
 def test_sub_agent_that_only_writes_is_measured_to_its_last_token() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -109,6 +110,28 @@ async def test_failed_request_and_redirect_are_retried(receiver: Receiver, tmp_p
     assert {(call.path, call.headers["webhook-id"]) for call in calls} == {("/hook", turn_id)}
     assert len({call.body for call in calls}) == 1
     assert all(verify(call) for call in calls)
+
+
+async def test_request_that_takes_longer_than_its_time_is_retried(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the receiver sends a little now and then, so that no single read takes too long."""
+    send, slow = httpx.AsyncHTTPTransport.handle_async_request, ["the first"]
+
+    async def handle(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        if slow:
+            slow.pop()
+            await asyncio.Event().wait()
+        return await send(transport, request)
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+    failed = metrics.WEBHOOKS.values["failed"]
+    turnwire = turnwire_with_webhooks(receiver, tmp_path, webhook_timeout=1)
+    async with turnwire.lifespan():
+        turn_id = await ask(turnwire)
+        await receiver.count(1)
+    assert delivered_turns(receiver) == {turn_id}
+    assert metrics.WEBHOOKS.values["failed"] > failed
 
 
 async def test_unexpected_failure_of_the_outbox_does_not_end_the_deliveries(

@@ -16,7 +16,8 @@ from turnwire.stores.memory import MemoryStore
 class Maintenance:
     """Records each call of `maintain`, with the time of the loop; the first call fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
         self.times: list[float] = []
         self.expiries: list[int] = []
 
@@ -24,12 +25,15 @@ class Maintenance:
         self.times.append(asyncio.get_running_loop().time())
         self.expiries.append(expire_before)
         if len(self.times) == 1:
-            raise StoreError("the disk is busy")
+            raise self.error
 
 
-def test_maintenance_runs_at_its_interval_also_after_a_failure(tmp_path: Path, errors_in_the_log: list[str]) -> None:
+@pytest.mark.parametrize("error", [StoreError("the disk is busy"), KeyError(7)])
+def test_maintenance_runs_at_its_interval_also_after_a_failure(
+    tmp_path: Path, errors_in_the_log: list[str], error: Exception
+) -> None:
     errors_in_the_log.append("store maintenance failed")
-    maintenance, store = Maintenance(), MemoryStore()
+    maintenance, store = Maintenance(error), MemoryStore()
     store.maintain = maintenance.maintain
 
     async def run_for_a_while() -> None:

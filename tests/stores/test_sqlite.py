@@ -77,7 +77,8 @@ def locked(store: SqliteStore) -> Iterator[None]:
     finally:
         blocker.execute("ROLLBACK")
         blocker.close()
-        writer_connection(store).execute("PRAGMA busy_timeout = 5000")
+        if not store._threads.is_closed:
+            writer_connection(store).execute("PRAGMA busy_timeout = 5000")
 
 
 async def unusable(folder: Path) -> str:
@@ -247,6 +248,16 @@ def count_transactions(statements: list[str]) -> int:
         count += not is_open
         is_open = statement != "COMMIT" and (is_open or statement.startswith("BEGIN"))
     return count
+
+
+async def test_store_whose_last_commit_fails_is_closed_all_the_same(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    with locked(store), pytest.raises(StoreError):
+        await store.close()
+    second = SqliteStore(tmp_path)
+    await second.open()
+    await second.close()
 
 
 async def test_appends_of_many_turns_at_once_are_one_transaction(store: SqliteStore, tmp_path: Path) -> None:

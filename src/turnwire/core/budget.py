@@ -66,6 +66,8 @@ class Spending:
         self._clock = clock
         self._day = 0
         self._used: dict[str, int] = {}
+        # Of each unfinished turn, the tokens in `_used`: a turn that continues here is not counted again.
+        self._turns: dict[str, int] = {}
 
     async def budget(self, principal: str) -> Budget:
         """Return the budget and its use today. Raises StoreError."""
@@ -74,16 +76,22 @@ class Spending:
         used[principal] = max(used.get(principal, 0), ended)
         return self._budget(principal)
 
-    def spend(self, principal: str, tokens: int) -> Budget:
-        """Count the tokens of a running turn."""
+    def spend(self, principal: str, turn_id: str, tokens: int) -> Budget:
+        """Count a running turn that has used so many tokens until now."""
         used = self._today()
-        used[principal] = used.get(principal, 0) + tokens
+        more = max(0, tokens - self._turns.get(turn_id, 0))
+        used[principal] = used.get(principal, 0) + more
+        self._turns[turn_id] = self._turns.get(turn_id, 0) + more
         return self._budget(principal)
+
+    def forget(self, turn_id: str) -> None:
+        """Forget a turn that has ended, but not its tokens."""
+        self._turns.pop(turn_id, None)
 
     def _today(self) -> dict[str, int]:
         day = day_of(self._clock())
         if day != self._day:
-            self._day, self._used = day, {}
+            self._day, self._used, self._turns = day, {}, {}
         return self._used
 
     def _budget(self, principal: str) -> Budget:
@@ -97,13 +105,13 @@ class UsageMeter:
     only when it continues.
     """
 
-    __slots__ = ("_budget", "_max_steps", "_principal", "_searches", "_spending", "_steps", "is_spent")
+    __slots__ = ("_budget", "_max_steps", "_record", "_searches", "_spending", "_steps", "_tokens", "is_spent")
 
     def __init__(self, record: TurnRecord, max_steps: int, spending: Spending) -> None:
         self.is_spent = False
-        self._principal = record.principal
+        self._record = record
         self._max_steps = max_steps
-        self._steps = 0
+        self._steps = self._tokens = 0
         self._searches: tuple[str, ...] = ()
         self._spending = spending
         self._budget: Budget | None = None
@@ -112,7 +120,7 @@ class UsageMeter:
         """Read the budget. Raises BudgetSpentError if nothing is left, and StoreError."""
         self._steps = so_far.steps_taken
         if self._spending.limit:
-            self._budget = await self._spending.budget(self._principal)
+            self._budget = await self._spending.budget(self._record.principal)
             self._spend(tokens_in(so_far.state().usage))
             if self._budget.left <= 0:
                 raise self.overdraft()
@@ -139,7 +147,8 @@ class UsageMeter:
 
     def _spend(self, tokens: int) -> None:
         if self._budget is not None:
-            self._budget = self._spending.spend(self._principal, tokens)
+            self._tokens += tokens
+            self._budget = self._spending.spend(self._record.principal, self._record.id, self._tokens)
             self.is_spent = self.is_spent or self._budget.used > self._budget.limit
 
     def _step(self) -> None:

@@ -340,6 +340,9 @@ class TurnLog:
         The log itself is read: an append that was reported as failed may have been committed. Raises LogRewoundError or
         TurnNotFoundError if the database has lost what it had committed.
         """
+        # Events may still be on their way to the store, after an error that was none of an append.
+        while self._unsettled_requests:
+            await self._next_change()
         position = self._committed - 1
         while events := await self._store.read(self.turn_id, position, PAGE):
             position = events[-1].position

@@ -32,7 +32,7 @@ class Presence:
         self._process = process
         self._leave = leave
         self._readers: dict[str, _TurnReaders] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def join(self, record: TurnRecord) -> None:
         if record.disconnect_grace is None or record.phase == "ended":
@@ -40,11 +40,21 @@ class Presence:
         readers = self._readers.get(record.id)
         if readers is None:
             readers = self._readers[record.id] = _TurnReaders(record.disconnect_grace)
-        if not readers.is_recorded and self._store.is_shared:
-            readers.is_recorded = True
-            self._spawn(self._record_presence(record.id))
+        self._record(record.id, readers)
         readers.count += 1
         readers.stop_timer()
+
+    def record_again(self) -> None:
+        """Record the readers under the id of this process, if it has another one than before."""
+        for turn_id, readers in self._readers.items():
+            if readers.recorded_for is not None:
+                self._record(turn_id, readers)
+
+    def _record(self, turn_id: str, readers: "_TurnReaders") -> None:
+        process = self._process()
+        if self._store.is_shared and readers.recorded_for != process:
+            readers.recorded_for = process
+            self._spawn(self._store.attend(turn_id, process, present=True))
 
     def expect(self, record: TurnRecord) -> None:
         """Expect the readers of a turn whose process was lost or stopped, and which this one continues."""
@@ -82,20 +92,18 @@ class Presence:
         for task in self._tasks:
             task.cancel()
 
-    async def _record_presence(self, turn_id: str) -> None:
-        await self._store.attend(turn_id, self._process(), present=True)
-
     async def _leave_if_unread(self, turn_id: str) -> None:
         self.forget(turn_id)
-        if not await self._store.attend(turn_id, self._process(), present=False):
+        is_read = await self._store.attend(turn_id, self._process(), present=False)
+        if not is_read and turn_id not in self._readers:  # A reader may have come back meanwhile.
             await self._leave(turn_id)
 
-    def _spawn(self, action: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, action: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(action)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the readers of a turn could not be counted: %s", error)
@@ -105,8 +113,8 @@ class _TurnReaders:
     def __init__(self, grace: float) -> None:
         self.grace = grace
         self.count = 0
-        self.is_recorded = False
-        """Whether the store knows, or is about to know, that this process has readers."""
+        self.recorded_for: str | None = None
+        """The id of this process with which the store knows, or is about to know, that it has readers."""
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_timer(self) -> None:

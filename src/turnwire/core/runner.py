@@ -129,7 +129,7 @@ class TurnRunner:
             self._spending,
             lambda record: self._presence.expect(record),
             self._on_turn_settled,
-            self._suspended.answer_overdue,
+            self._do_chores,
             spreads=spreads,
         )
         self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
@@ -150,6 +150,7 @@ class TurnRunner:
         return self._limits.max_session_file_bytes
 
     async def open(self) -> None:
+        self._draining = False
         await self._worker.open()
 
     async def start(self, request: TurnRequest) -> Accepted:
@@ -423,10 +424,15 @@ class TurnRunner:
     def _on_turn_settled(self, record: TurnRecord, ended: bool) -> None:
         if ended:
             self._presence.forget(record.id)
+            self._spending.forget(record.id)
             for callback in self.on_ended:
                 callback(record.id)
         for callback in self.on_settled:
             callback(record)
+
+    async def _do_chores(self) -> None:
+        self._presence.record_again()
+        await self._suspended.answer_overdue()
 
     @property
     def running_count(self) -> int:

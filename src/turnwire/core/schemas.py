@@ -19,6 +19,8 @@ _KEYWORDS = {
     "array": {"items", "minItems", "maxItems", "uniqueItems"},
     "object": {"properties", "required", "additionalProperties"},
 }
+_LIMITS = {"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"}
+_ITEM_KEYWORDS = {"type", "enum", "enumNames", "oneOf", "anyOf"}
 _FORMATS = {"email": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"), "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")}
 _NAMES = {
     "string": "text",
@@ -45,16 +47,23 @@ def _check(schema: Any, where: str, kinds: Sequence[str]) -> None:
         raise ValueError(f"{where}: its type must be one of {', '.join(kinds)}")
     if unknown := sorted(set(fields) - _KEYWORDS[kind] - _NOTES - {"type"}):
         raise ValueError(f"{where}: a form cannot show {unknown[0]!r}; use plain values with limits or choices")
-    for name in ("enum", "oneOf", "enumNames", "required"):
-        if name in fields and not (isinstance(fields[name], list) and fields[name]):
-            raise ValueError(f"{where}.{name}: a list that is not empty is needed")
-    for option in fields.get("oneOf", ()):
-        if not isinstance(option, Mapping) or "const" not in option:
-            raise ValueError(f"{where}.oneOf: each choice needs a `const`, and may have a `title`")
+    for name in fields.keys() & _LIMITS:
+        if isinstance(fields[name], bool) or not isinstance(fields[name], int | float):
+            raise ValueError(f"{where}.{name}: a number is needed")
+    if not isinstance(fields.get("format", ""), str):
+        raise ValueError(f"{where}.format: a text is needed")
+    _check_lists(fields, where)
+    choices = _choices(fields)
+    if choices is not None and not any(_is_kind(kind, choice) for choice in choices):
+        raise ValueError(f"{where}: its type is {kind}, and none of its choices is {_NAMES[kind]}")
     if kind == "array":
         items = fields.get("items")
         if not isinstance(items, Mapping) or not ({"enum", "oneOf", "anyOf"} & items.keys()):
             raise ValueError(f"{where}.items: a list must have choices; give them as `enum`")
+        items = cast("Mapping[str, Any]", items)
+        if unknown := sorted(items.keys() - _ITEM_KEYWORDS - _NOTES):
+            raise ValueError(f"{where}.items: a form cannot show {unknown[0]!r} in a list of choices")
+        _check_lists(items, f"{where}.items")
     if kind == "object":
         properties = fields.get("properties")
         if not isinstance(properties, Mapping) or not properties:
@@ -62,8 +71,17 @@ def _check(schema: Any, where: str, kinds: Sequence[str]) -> None:
         for name, part in cast("Mapping[str, Any]", properties).items():
             _check(part, f"{where}.properties.{name}", ("array", "string", "number", "integer", "boolean"))
         for name in fields.get("required", ()):
-            if name not in properties:
+            if not isinstance(name, str) or name not in properties:
                 raise ValueError(f"{where}.required: there is no property {name!r}")
+
+
+def _check_lists(schema: Mapping[str, Any], where: str) -> None:
+    for name in ("enum", "oneOf", "anyOf", "enumNames", "required"):
+        if name in schema and not (isinstance(schema[name], list) and schema[name]):
+            raise ValueError(f"{where}.{name}: a list that is not empty is needed")
+    for option in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
+        if not isinstance(option, Mapping) or "const" not in option:
+            raise ValueError(f"{where}: each choice needs a `const`, and may have a `title`")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

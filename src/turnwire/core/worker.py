@@ -85,6 +85,7 @@ class TurnWorker:
 
     async def open(self) -> None:
         """Recover the turns of lost workers, then start to claim turns."""
+        self._draining = False
         await self._renew()
         executions = await self._take_over()
         self._watch()
@@ -234,8 +235,8 @@ class TurnWorker:
         if execution.turn_id in self._taken_over:
             self._taken_over.discard(execution.turn_id)
             logger.warning("turn %s had lost its worker; now it is %s", execution.turn_id, execution.state.name)
-        if execution.state is not ExecutionState.RELEASED:
-            self._on_settled(execution.record, not execution.continues_later)
+        if execution.state in (ExecutionState.ENDED, ExecutionState.SUSPENDED):
+            self._on_settled(execution.record, execution.state is ExecutionState.ENDED)
         if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
             self.wake()  # There is room for another turn.
 

@@ -179,11 +179,15 @@ class _SpanBuilder:
         self._usage: Usage | None = None
         self._error: str | None = None
         self._last_at = 0
+        self._copied_until = 0
 
     def add(self, logged: LoggedEvent) -> None:
         self._last_at = logged.at
         if not self._spans:
             self._begin(logged)
+            return
+        if logged.position <= self._copied_until:
+            self._copy(logged)
             return
         if not self._content and () in self._first_words and _is_token_of_answer(logged):
             return  # Most events are later tokens of the answer, which change nothing.
@@ -191,8 +195,7 @@ class _SpanBuilder:
         span = self._agent(event.agent_path, at)
         match event:
             case MessageEvent():
-                if self._content:
-                    self._root.attributes["gen_ai.input.messages"] = _messages("user", event.content)
+                self._take_message(event)
             case TokenEvent() | ReasoningEvent():
                 self._first_words.setdefault(event.agent_path, at)
                 if isinstance(event, TokenEvent) and not event.agent_path:
@@ -241,6 +244,22 @@ class _SpanBuilder:
         root = self._invoke(event.agent, None, logged.at)
         root.attributes |= {"gen_ai.conversation.id": event.session_id, "turnwire.turn.id": event.turn_id}
         self._agents[()] = root
+        self._copied_until = event.forked_at or 0
+
+    def _copy(self, logged: LoggedEvent) -> None:
+        """Take over the texts of an event that a fork shares; its steps have spans in the trace of the other turn."""
+        self._root.began_at = logged.at
+        if not self._content:
+            return
+        event = logged.event
+        if isinstance(event, MessageEvent):
+            self._take_message(event)
+        elif isinstance(event, TokenEvent) and not event.agent_path:
+            self._answer.append((logged.position, event.content))
+
+    def _take_message(self, event: MessageEvent) -> None:
+        if self._content:
+            self._root.attributes["gen_ai.input.messages"] = _messages("user", event.content)
 
     def _invoke(self, name: str, parent: Span | None, at: int) -> Span:
         attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_PROVIDER}

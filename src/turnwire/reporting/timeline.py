@@ -300,6 +300,7 @@ class _TimelineBuilder:
         """The position and the characters of each token of the answer."""
         self._epoch = 0
         self._was_approval = False
+        self._copied_until = 0
         self._runs: dict[tuple[str, ...], _AgentRun] = {(): _AgentRun(None, None, 0)}
 
     def add(self, logged: LoggedEvent) -> None:
@@ -318,6 +319,7 @@ class _TimelineBuilder:
         match event:
             case SessionEvent():
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
+                self._copied_until = event.forked_at or 0
             case TokenEvent():
                 run.start_model(logged)
                 if not event.agent_path:
@@ -369,7 +371,6 @@ class _TimelineBuilder:
             case RestartEvent():
                 self._restart(event, at)
             case UsageEvent():
-                line.usage = add_usage(line.usage, event)
                 self._end_model(run, event, logged, at)
             case ErrorEvent():
                 line.error = event.code
@@ -405,7 +406,10 @@ class _TimelineBuilder:
 
     def _end_model(self, run: _AgentRun, event: UsageEvent, logged: LoggedEvent, at: int) -> None:
         bar = run.start_model(logged)
-        bar.ended, bar.state, bar.usage = at, "succeeded", event
+        bar.ended, bar.state = at, "succeeded"
+        if logged.position > self._copied_until:  # The turn that was forked has counted the rest.
+            bar.usage = event
+            self._line.usage = add_usage(self._line.usage, event)
         bar.id, bar.name = f"model-{logged.position}", event.model or "model"
         self._line.bars.append(bar)
         run.finish_model(at)

@@ -152,13 +152,17 @@ class Webhooks:
         assert self._http is not None
         try:
             headers = self._headers(message_id, body)
-            async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
+            # The client's own timeout is that of a single read or write.
+            async with (
+                asyncio.timeout(self._limits.timeout),
+                self._http.stream("POST", self._url, content=body, headers=headers) as response,
+            ):
                 # Only the status counts. A short answer is read, so that the connection can be used again.
                 if response.headers.get("content-length", "").isdigit() and (
                     int(response.headers["content-length"]) <= _MAX_ANSWER_BYTES
                 ):
                     await response.aread()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             return type(error).__name__, False
         if response.is_success:
             return None, True

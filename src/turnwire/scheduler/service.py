@@ -32,6 +32,8 @@ _LONGEST_WAIT_SECONDS = 15.0
 """The longest time between two looks at the store: another process may have added a schedule meanwhile."""
 _LATE_MS = 60_000
 """A time that is older counts as missed."""
+_KEEP_MS = 7 * 86_400_000
+"""A schedule that is over is shown for this long."""
 _PAGE = 200
 _MAX_FOLLOW_UP_MINUTES = 60 * 24 * 365
 
@@ -66,12 +68,28 @@ class Scheduler:
         """Keep a schedule, with a new id unless it has one. Raises ScheduleError, SessionNotFoundError, StoreError."""
         await asyncio.to_thread(schedule.check)
         if not schedule.id:
-            if len(await self.list(schedule.principal)) >= MAX_SCHEDULES:
-                raise ScheduleError(f"message: you have {MAX_SCHEDULES} schedules already; remove one")
+            await self._make_room(schedule.principal)
             schedule = replace(schedule, id=new_id())
         await self._store.annotate(schedule.annotation())
         self._changed.set()
         return schedule
+
+    async def _make_room(self, principal: str) -> None:
+        """Remove the oldest schedule that is over, if a principal has as many as possible. Raises ScheduleError."""
+        known = await self.list(principal)
+        if len(known) < MAX_SCHEDULES:
+            return
+        for schedule in reversed(known):
+            if await self._is_over(schedule, self._clock()):
+                return await self.remove(schedule)
+        raise ScheduleError(f"message: you have {MAX_SCHEDULES} schedules already; remove one")
+
+    async def _is_over(self, schedule: Schedule, now: int) -> bool:
+        """Return True if a schedule has run for the last time; one of the settings would be added and run again."""
+        if schedule.next_time(now) is not None or schedule.id.startswith(CONFIGURED):
+            return False
+        due, run = schedule.last_time(now), await self.last_run(schedule)
+        return due is None or (run is not None and run.due >= due)
 
     async def configure(self, principal: str, schedules: Sequence[Schedule]) -> None:
         """Keep these schedules of the settings, and remove those that are not there any more. Raises StoreError."""
@@ -143,6 +161,8 @@ class Scheduler:
             return
         run = await self.last_run(schedule)
         if run is not None and run.due >= due:
+            if now - due > _KEEP_MS and await self._is_over(schedule, now):
+                await self.remove(schedule)
             return
         if schedule.missed == "skip" and now - due > _LATE_MS:
             await self._record(schedule, ScheduleRun(due, error="no process ran at that time"))

@@ -121,6 +121,13 @@ def test_store_is_built_from_the_settings(tmp_path: Path) -> None:
         build_store("postgres", Settings(data=tmp_path))
 
 
+async def test_closed_store_can_be_opened_again(store: PostgresStore) -> None:
+    await store.close()
+    await store.open()
+    assert not store.connections.is_closed
+    assert (await ended(store)).outcome == "completed"
+
+
 async def test_call_while_the_database_is_away_fails_after_the_retry_time(
     processes: Processes, store: PostgresStore
 ) -> None:

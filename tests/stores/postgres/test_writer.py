@@ -1,7 +1,8 @@
 """Group commit: one transaction for many turns, each checked for itself, and nothing lost with a connection."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import asyncpg
 import pytest
@@ -25,15 +26,17 @@ from tests.contracts.turns import (
 )
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
+from turnwire.core import metrics
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest, JournalEntry
+from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
 from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
 from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnState
-from turnwire.stores.postgres import PostgresStore
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.stores.postgres import PostgresStore, writer
+from turnwire.stores.postgres.connections import DatabaseConnection
 
 
 @pytest.fixture
@@ -62,6 +65,16 @@ async def test_appends_of_many_turns_at_once_are_one_transaction(processes: Proc
     query = "SELECT count(*) || ' rows in ' || count(DISTINCT xmin::text) FROM turnwire.event WHERE first_position = 3"
     assert processes.fetchval(query) == "20 rows in 1"
     assert (await store.find_turn("ann", last.id)).phase == "ended"
+
+
+async def test_commits_and_their_events_are_counted(store: PostgresStore) -> None:
+    record = await claimed(store)
+    commits, events = sum(metrics.COMMIT_SECONDS.counts), metrics.COMMIT_EVENTS.total
+    await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("b"))
+    await append(store, record.id, record.epoch, 5, TokenEvent("c"))
+    await append(store, record.id, record.epoch, 6, TokenEvent("counted after the commit"))
+    assert sum(metrics.COMMIT_SECONDS.counts) >= commits + 2
+    assert metrics.COMMIT_EVENTS.total >= events + 3
 
 
 async def test_refused_append_does_not_fail_the_group(store: PostgresStore) -> None:
@@ -237,6 +250,89 @@ async def test_append_that_cannot_be_stored_fails_its_own_turn_only(store: Postg
     assert texts(await whole_log(store, good.id)) == ["good"]
     assert positions(await whole_log(store, poisoned.id)) == [1, 2]
     await write(store, await store.claim(poisoned.id, "worker"), end="failed")
+
+
+class Settlements:
+    """Appends of one event each, and every call of their `settle`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Refusal | None]] = []
+        self._called = asyncio.Event()
+
+    def append(self, store: PostgresStore, record: TurnRecord, position: int = 3) -> None:
+        def settle(count: int, error: Refusal | None) -> None:
+            self.calls.append((record.id, error))
+            self._called.set()
+
+        event = log_event(TokenEvent("x"), position, record.epoch)
+        store.append(AppendRequest(record.id, record.epoch, [event], settle))
+
+    async def wait_for(self, *records: TurnRecord) -> None:
+        async with asyncio.timeout(BOUND):
+            while {record.id for record in records} - {turn_id for turn_id, _ in self.calls}:
+                await self._called.wait()
+                self._called.clear()
+
+
+async def test_commit_that_fails_after_a_part_is_written_settles_each_append_once(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> dict[str, Refusal]:
+        raise StoreError("permission denied")
+
+    good, refused, settlements = await claimed(store), await claimed(store), Settlements()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "refusals", fail)
+        settlements.append(store, good)
+        settlements.append(store, refused, position=9)
+        await settlements.wait_for(good, refused)
+    await append(store, good.id, good.epoch, 4, TokenEvent("a later group"))
+    assert len(settlements.calls) == 2
+    assert dict(settlements.calls)[good.id] is None
+    assert isinstance(dict(settlements.calls)[refused.id], StoreError)
+
+
+async def test_connection_lost_while_a_refusal_is_explained_settles_each_append_once(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a first attempt whose fate was unknown, an append is found in the log, and then the connection is lost."""
+    write_group, refusals = writer.write_group, writer.refusals
+    failures = [ConnectionResetError("lost in the commit"), ConnectionResetError("lost in the refusal")]
+
+    async def write_late(*arguments: Any, **options: Any) -> set[str]:
+        if len(failures) == 2:
+            raise failures.pop(0)
+        await write_group(*arguments, **options)
+        return set()  # As if the server had finished the first attempt before this one.
+
+    async def explain(connection: DatabaseConnection, group: Sequence[AppendRequest]) -> dict[str, Refusal]:
+        if failures:
+            raise failures.pop()
+        return await refusals(connection, group)
+
+    good, refused, settlements = await claimed(store), await claimed(store), Settlements()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write_group", write_late)
+        patch.setattr(writer, "refusals", explain)
+        settlements.append(store, good)
+        settlements.append(store, refused, position=9)
+        await settlements.wait_for(good, refused)
+    await append(store, good.id, good.epoch, 4, TokenEvent("a later group"))
+    assert len(settlements.calls) == 2
+    assert dict(settlements.calls)[good.id] is None
+    assert isinstance(dict(settlements.calls)[refused.id], PositionError)
+
+
+async def test_commit_with_an_unknown_error_is_given_up(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> set[str]:
+        raise TypeError("a bug")
+
+    record = await claimed(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write_group", fail)
+        with pytest.raises(StoreError, match="TypeError"):
+            await append(store, record.id, record.epoch, 3, TokenEvent("refused"))
+    await append(store, record.id, record.epoch, 3, TokenEvent("written"))
 
 
 async def test_full_disk_refuses_appends_and_retries_endings(processes: Processes, store: PostgresStore) -> None:

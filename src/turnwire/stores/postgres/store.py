@@ -110,6 +110,8 @@ class PostgresStore:
         self.dismiss = registry.dismiss
 
     async def open(self) -> None:
+        for connections in (self._following, self._leases, self.connections):
+            connections.is_closed = False
         await open_database(self.connections)
         self._writer.start()
         self._notifier.start()

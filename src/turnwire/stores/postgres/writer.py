@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
+from turnwire.core import metrics
 from turnwire.core.budget import tokens_in
 from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal
 from turnwire.core.errors import (
@@ -45,7 +46,7 @@ from turnwire.stores.rules import entry_refusal
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
-_FULL_DISK_FAILURES = 6
+_FULL_DISK_FAILURES = _UNKNOWN_FAILURES = 6
 _CLOSE_SECONDS = 15.0
 
 
@@ -208,6 +209,7 @@ class PostgresWriter:
         self._noting = (keeps_outbox, notes_waits)
         self._interval = interval
         self._waiting: list[AppendRequest] = []
+        # The turns of the group under way whose append is not settled.
         self._committing: set[str] = set()
         self._committed = asyncio.Event()
         self._has_work = asyncio.Event()
@@ -250,7 +252,7 @@ class PostgresWriter:
             await self._has_work.wait()
             if (delay := next_at - loop.time()) > 0:
                 await asyncio.sleep(delay)
-            next_at = loop.time() + self._interval
+            next_at = (began := loop.time()) + self._interval
             self._has_work.clear()
             if group := self._next_group():
                 self._committing = {append.turn_id for append in group}
@@ -258,7 +260,10 @@ class PostgresWriter:
                     await self._commit(group)
                 except Exception as error:
                     logger.exception("a commit failed")
-                    self._refuse(group, {}, StoreError(f"the log could not be written: {type(error).__name__}"))
+                    self._refuse(
+                        self._unsettled(group), {}, StoreError(f"the log could not be written: {type(error).__name__}")
+                    )
+                metrics.note_commit(sum([len(append.events) for append in group]), loop.time() - began)
                 self._committing = set()
                 self._committed.set()
                 self._committed = asyncio.Event()
@@ -303,7 +308,8 @@ class PostgresWriter:
                 group = self._keep_endings(group)
                 failures = max(failures, _FULL_DISK_FAILURES - 1)
             except Exception as error:
-                if isinstance(error, Refused) and not is_transient(error):
+                # After a lost connection the driver may also fail in unknown ways; then it works again soon.
+                if not is_transient(error) and (isinstance(error, Refused) or failures >= _UNKNOWN_FAILURES):
                     raise
                 if not was_unsure:
                     logger.warning("the database was lost during a commit (%s); trying again", reason(error))
@@ -311,6 +317,7 @@ class PostgresWriter:
                 self._drop_connection()
             else:
                 # The next group is on its way before this one is published.
+                self._committing -= written
                 published = [append for append in group if append.turn_id in written]
                 asyncio.get_running_loop().call_soon(self._publish, published)
                 refused = [append for append in group if append.turn_id not in written]
@@ -323,7 +330,9 @@ class PostgresWriter:
     async def _refuse_with_reasons(self, group: list[AppendRequest], was_unsure: bool) -> None:
         async def find(connection: DatabaseConnection, _: bool) -> tuple[list[AppendRequest], dict[str, Refusal]]:
             # The server may have committed the first attempt after this process looked for it.
-            rest = await self._settle_committed(connection, group) if was_unsure else group
+            rest = self._unsettled(group)
+            if was_unsure:
+                rest = await self._settle_committed(connection, rest)
             return rest, await refusals(connection, rest)
 
         self._refuse(*await self._connections.run(find, retry_for=math.inf))
@@ -361,8 +370,12 @@ class PostgresWriter:
                 events = []
             if events and events[0].epoch == append.epoch:
                 committed.append(append)
+        self._committing -= {append.turn_id for append in committed}
         self._publish(committed)
-        return [append for append in group if append not in committed]
+        return self._unsettled(group)
+
+    def _unsettled(self, group: Sequence[AppendRequest]) -> list[AppendRequest]:
+        return [append for append in group if append.turn_id in self._committing]
 
     async def _connect(self) -> DatabaseConnection:
         if self._connection is None or self._connection.is_closed():
@@ -386,4 +399,5 @@ class PostgresWriter:
         self, group: Sequence[AppendRequest], errors: dict[str, Refusal], default: StoreError | None = None
     ) -> None:
         for append in group:
+            self._committing.discard(append.turn_id)
             append.settle(len(append.events), errors.get(append.turn_id) or default or FencedError(append.turn_id))

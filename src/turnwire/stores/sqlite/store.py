@@ -126,18 +126,21 @@ class SqliteStore:
             raise StoreUnusableError(str(self._folder), f"{error.strerror}; give another --data folder") from error
         try:
             await self._threads.run(self._turns.load)
-        except (StoreUnusableError, sqlite3.Error) as error:
+            await self._writer.start()
+        except BaseException as error:
             await self._threads.close()
             self._lock.release()
             if isinstance(error, sqlite3.Error):
                 raise StoreUnusableError(str(self._path), explain(error)) from error
             raise
-        await self._writer.start()
 
     async def close(self) -> None:
-        await self._writer.flush()
-        # The writer's connection closes last: only it may empty the write-ahead log.
-        await self.readers.close()
-        await self._searchers.close()
-        await self._threads.close()
-        self._lock.release()
+        """Commit what was appended before, and close. Raises StoreError if that fails; closed it is all the same."""
+        try:
+            await self._writer.flush()
+        finally:
+            # The writer's connection closes last: only it may empty the write-ahead log.
+            await self.readers.close()
+            await self._searchers.close()
+            await self._threads.close()
+            self._lock.release()
