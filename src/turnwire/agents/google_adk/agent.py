@@ -140,7 +140,7 @@ class GoogleADKAgent:
                 raise
             raise failure from error
         finally:
-            plugin.detach()
+            plugin.leave_branches()
             queue.put(None)
 
     async def _conversation(self, turn: Turn, plugin: RunPlugin) -> tuple[str, list[SdkEvent], types.Content | None]:
@@ -161,13 +161,14 @@ class GoogleADKAgent:
 
     async def _make_runner(self, turn: Turn, session_id: str, events: list[SdkEvent], plugin: RunPlugin) -> Runner:
         sessions = InMemorySessionService()
-        runner = Runner(
-            app=self._app,
-            session_service=sessions,
-            artifact_service=self._artifacts,
-            memory_service=self._memory,
+        runner = plugin.attach(
+            Runner(
+                app=self._app,
+                session_service=sessions,
+                artifact_service=self._artifacts,
+                memory_service=self._memory,
+            )
         )
-        plugin.attach(runner)
         state = self._state(turn) if self._state is not None else None
         session = await sessions.create_session(
             app_name=runner.app_name, user_id=_user_id(turn), session_id=session_id, state=state
