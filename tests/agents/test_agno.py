@@ -61,6 +61,28 @@ async def test_streamed_sub_agent_is_streamed_with_its_path(model: OpenAIChat, m
     assert result.result == "Sunny here."
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_blocking_sub_agent_in_a_tool_writes_nothing_as_the_turn_s_own_agent(
+    model: OpenAIChat, model_server: ScriptedModel, stream: bool
+) -> None:
+    scout_model = OpenAIChat(id="small", base_url=model_server.url, api_key="none", max_retries=0)
+    scout = Agent(name="Scout", model=scout_model, telemetry=False)
+
+    def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        if stream:
+            return "".join(event.content for event in scout.run(question, stream=True) if event.content)
+        return scout.run(question).content or ""
+
+    model_server.keeps_alive = False
+    unknown = calls(("look", {"city": "Oslo"}), ids=["l1"])
+    model_server.plan(calls(("ask_scout", {"question": "Oslo?"}), ids=["s1"]), unknown, says("Sunny."), says("Sunny!"))
+    events = await whole_turn(Agent(name="Desk", model=model, tools=[ask_scout]))
+    results = [event for event in events if isinstance(event, ToolResultEvent)]
+    assert [(result.call_id, result.result) for result in results] == [("s1", "Sunny.")]
+    assert "".join(tokens(events)) == "Sunny!"
+
+
 async def test_empty_last_reply_does_not_repeat_the_text_before_it(
     model: OpenAIChat, model_server: ScriptedModel
 ) -> None:
