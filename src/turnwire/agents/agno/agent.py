@@ -119,8 +119,6 @@ class AgnoAgent:
             if failure is error:
                 raise
             raise failure from error
-        finally:
-            queue.put(None)
 
     async def _output(self, turn: Turn, run: AgnoRun) -> RunOutput | TeamRunOutput | None:
         """Run the agent to its end or its next pause, and return what it ended with."""

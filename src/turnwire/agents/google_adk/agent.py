@@ -141,7 +141,6 @@ class GoogleADKAgent:
             raise failure from error
         finally:
             plugin.leave_branches()
-            queue.put(None)
 
     async def _conversation(self, turn: Turn, plugin: RunPlugin) -> tuple[str, list[SdkEvent], types.Content | None]:
         """Return the session's id, the events that it begins with, and the message that the run begins with."""
