@@ -149,6 +149,21 @@ async def test_state_of_a_finished_tool_is_there_after_a_crash(model: OpenAIChat
     assert results == ["noted", "Oslo for ann"]
 
 
+async def test_state_of_a_turn_is_not_seen_by_another_turn(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    async def note(run_context: RunContext, name: str) -> str:
+        """Note a name."""
+        assert run_context.session_state is not None
+        run_context.session_state["last"] = name
+        run_context.session_state["names"].append(name)
+        return ", ".join(run_context.session_state["names"])
+
+    agent = AgnoAgent(Agent(name="Desk", model=model, tools=[note]), session_state={"names": []})
+    for name in ("ann", "bob"):
+        model_server.plan(calls(("note", {"name": name})), says("Noted."))
+        (result,) = [event for event in await whole_turn(agent) if isinstance(event, ToolResultEvent)]
+        assert result.result == name
+
+
 async def test_state_of_parallel_tools_after_a_crash_is_that_of_the_last_one_that_ended(
     model: OpenAIChat, model_server: ScriptedModel
 ) -> None:
