@@ -124,17 +124,21 @@ async def test_state_of_a_finished_tool_is_there_after_a_crash(model: OpenAIChat
         runs.append(city)
         assert run_context.session_state is not None
         run_context.session_state["city"] = city
+        del run_context.session_state["cart"]
         return "noted"
 
     async def recall(run_context: RunContext) -> str:
         """Recall the city."""
         assert run_context.session_state is not None
         assert run_context.dependencies is not None
+        assert "cart" not in run_context.session_state
         return f"{run_context.session_state['city']} for {run_context.dependencies['who']}"
 
     store, never = MemoryStore(), asyncio.Event()
     built = Agent(name="Desk", model=model, tools=[remember, recall])
-    agent = AgnoAgent(built, to_dependencies=lambda turn: {"who": turn.principal}, session_state={"city": None})
+    agent = AgnoAgent(
+        built, to_dependencies=lambda turn: {"who": turn.principal}, session_state={"city": None, "cart": ["tea"]}
+    )
     model_server.plan(calls(("remember", {"city": "Oslo"}), ids=["call_a"]), says("Noted", never))
     async with open_actor_desk(store, agent) as desk:
         turn = await desk.start("Go")
