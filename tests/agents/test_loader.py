@@ -93,8 +93,10 @@ def test_common_mistake_is_refused_with_the_remedy(target: Any, advice: str) -> 
         ("mistaken.py:agent", "", "names a file; name the module instead: mistaken:agent"),
         ("mistaken_syntax:agent", "x = (\n", "mistaken_syntax.py, line 1: '\\(' was never closed"),
         ("mistaken_failure:agent", "import os\nos.environ['NO_SUCH_KEY']\n", "mistaken_failure.py, line 2: KeyError"),
+        ("mistaken_attribute:agent", "import os\nagent = os.nothing\n", "attribute.py, line 2: AttributeError"),
+        ("mistaken_name:agent", "agents = 1\n", "'mistaken_name' has no 'agent'"),
     ],
-    ids=["file", "syntax", "failure"],
+    ids=["file", "syntax", "failure", "attribute", "name"],
 )
 def test_module_that_cannot_be_used_is_refused_with_the_reason(
     reference: str, content: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

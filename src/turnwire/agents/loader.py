@@ -382,12 +382,12 @@ def _load(reference: str) -> Any:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    missing = object()
     try:
-        return getattr(import_module(module_name), name)
+        # The default, because the module itself may fail with an AttributeError.
+        found = getattr(import_module(module_name), name, missing)
     except ImportError as error:
         raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise ValueError(f"{module_name!r} has no {name!r}") from error
     except SyntaxError as error:
         raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     except Exception as error:
@@ -397,6 +397,9 @@ def _load(reference: str) -> Any:
         raise ValueError(
             f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
         ) from error
+    if found is missing:
+        raise ValueError(f"{module_name!r} has no {name!r}")
+    return found
 
 
 class AgentFactory:
