@@ -5,6 +5,7 @@ SDKs are recognised by the module names of their classes, so that no SDK has to 
 
 import asyncio
 import inspect
+import logging
 import sys
 import traceback
 from collections.abc import (
@@ -18,7 +19,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -38,6 +39,8 @@ from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEve
 from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.turns import Turn
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
+
+logger = logging.getLogger("turnwire.agents")
 
 _CLOSE_SECONDS = 20.0
 """Within this time the factories of agents must have closed."""
@@ -253,9 +256,12 @@ def record_loaded_sdks() -> None:
     """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
     for kind in KINDS:
         if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
-            # The application may have its own package of that name, or lack a package of the extra.
-            with suppress(ImportError):
+            try:
                 import_module(f"turnwire.agents.{kind.runner}").install_runner()
+            except ImportError:
+                pass  # The application may have its own package of that name, or lack a package of the extra.
+            except RuntimeError as error:
+                logger.warning("runs in plain functions are not recorded: %s", error)
 
 
 def kind_of(value: Any) -> Kind | None:
@@ -368,7 +374,7 @@ def load_agent(reference: str) -> Agent:
     """Import an agent as `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
     try:
         return as_agent(_load(reference))
-    except (ImportError, TypeError) as error:
+    except (ImportError, RuntimeError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 
