@@ -61,6 +61,28 @@ async def test_streamed_sub_agent_is_streamed_with_its_path(model: OpenAIChat, m
     assert result.result == "Sunny here."
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_blocking_sub_agent_in_a_tool_writes_nothing_as_the_turn_s_own_agent(
+    model: OpenAIChat, model_server: ScriptedModel, stream: bool
+) -> None:
+    scout_model = OpenAIChat(id="small", base_url=model_server.url, api_key="none", max_retries=0)
+    scout = Agent(name="Scout", model=scout_model, telemetry=False)
+
+    def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        if stream:
+            return "".join(event.content for event in scout.run(question, stream=True) if event.content)
+        return scout.run(question).content or ""
+
+    model_server.keeps_alive = False
+    unknown = calls(("look", {"city": "Oslo"}), ids=["l1"])
+    model_server.plan(calls(("ask_scout", {"question": "Oslo?"}), ids=["s1"]), unknown, says("Sunny."), says("Sunny!"))
+    events = await whole_turn(Agent(name="Desk", model=model, tools=[ask_scout]))
+    results = [event for event in events if isinstance(event, ToolResultEvent)]
+    assert [(result.call_id, result.result) for result in results] == [("s1", "Sunny.")]
+    assert "".join(tokens(events)) == "Sunny!"
+
+
 async def test_empty_last_reply_does_not_repeat_the_text_before_it(
     model: OpenAIChat, model_server: ScriptedModel
 ) -> None:
@@ -102,17 +124,21 @@ async def test_state_of_a_finished_tool_is_there_after_a_crash(model: OpenAIChat
         runs.append(city)
         assert run_context.session_state is not None
         run_context.session_state["city"] = city
+        del run_context.session_state["cart"]
         return "noted"
 
     async def recall(run_context: RunContext) -> str:
         """Recall the city."""
         assert run_context.session_state is not None
         assert run_context.dependencies is not None
+        assert "cart" not in run_context.session_state
         return f"{run_context.session_state['city']} for {run_context.dependencies['who']}"
 
     store, never = MemoryStore(), asyncio.Event()
     built = Agent(name="Desk", model=model, tools=[remember, recall])
-    agent = AgnoAgent(built, to_dependencies=lambda turn: {"who": turn.principal}, session_state={"city": None})
+    agent = AgnoAgent(
+        built, to_dependencies=lambda turn: {"who": turn.principal}, session_state={"city": None, "cart": ["tea"]}
+    )
     model_server.plan(calls(("remember", {"city": "Oslo"}), ids=["call_a"]), says("Noted", never))
     async with open_actor_desk(store, agent) as desk:
         turn = await desk.start("Go")
@@ -125,6 +151,21 @@ async def test_state_of_a_finished_tool_is_there_after_a_crash(model: OpenAIChat
     assert runs == ["Oslo"]
     results = [event.result for event in events if isinstance(event, ToolResultEvent)]
     assert results == ["noted", "Oslo for ann"]
+
+
+async def test_state_of_a_turn_is_not_seen_by_another_turn(model: OpenAIChat, model_server: ScriptedModel) -> None:
+    async def note(run_context: RunContext, name: str) -> str:
+        """Note a name."""
+        assert run_context.session_state is not None
+        run_context.session_state["last"] = name
+        run_context.session_state["names"].append(name)
+        return ", ".join(run_context.session_state["names"])
+
+    agent = AgnoAgent(Agent(name="Desk", model=model, tools=[note]), session_state={"names": []})
+    for name in ("ann", "bob"):
+        model_server.plan(calls(("note", {"name": name})), says("Noted."))
+        (result,) = [event for event in await whole_turn(agent) if isinstance(event, ToolResultEvent)]
+        assert result.result == name
 
 
 async def test_state_of_parallel_tools_after_a_crash_is_that_of_the_last_one_that_ended(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -254,6 +255,25 @@ async def test_failure_after_as_many_messages_as_are_kept_unread_is_raised(monke
     with pytest.raises(ProcessError):
         await within(process.next_message())
     await process.close()
+
+
+async def test_turns_with_a_common_folder_of_transcripts_leave_none_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read: list[str] = []
+
+    async def messages(*, options: ClaudeAgentOptions, **_: Any) -> AsyncIterator[Any]:
+        (file,) = tmp_path.rglob(f"{options.resume}.jsonl")
+        read.append(file.read_text())
+        yield ended()
+
+    monkeypatch.setattr(runner, "query", messages)
+    options = ClaudeAgentOptions(cwd=tmp_path, env={"CLAUDE_CONFIG_DIR": str(tmp_path)})
+    start = runner.RunStart(messages=[{"role": "user", "content": "Hi"}], prompt=[])
+    for _ in range(2):
+        await within(runner.read_messages(options, start, begun_run()))
+    assert [text.count("Hi") for text in read] == [1, 1]
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_history_has_the_results_of_parallel_calls_in_one_message() -> None:

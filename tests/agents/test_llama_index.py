@@ -228,6 +228,18 @@ async def test_stopped_turn_ends_the_run_of_an_agent_inside_a_tool(
         await until(lambda: not any("run_workflow" in str(task.get_coro()) for task in asyncio.all_tasks()))
 
 
+async def test_blocking_calls_of_the_model_work_each_time(
+    model_server: ScriptedModel, llm: OpenAICompatibleLLM
+) -> None:
+    model_server.otherwise = lambda _: says("Hello", " you.")
+    message = ChatMessage(role="user", content="Hi")
+    assert (await llm.achat([message])).message.content == "Hello you."
+    for _ in range(2):
+        assert (await asyncio.to_thread(llm.chat, [message])).message.content == "Hello you."
+        assert (await asyncio.to_thread(llm.complete, "Hi")).text == "Hello you."
+    assert (await llm.achat([message])).message.content == "Hello you."
+
+
 async def test_run_outside_a_turn_is_left_alone(model_server: ScriptedModel, llm: OpenAICompatibleLLM) -> None:
     as_agent(agent := FunctionAgent(llm=llm, tools=[weather]))
     model_server.plan(LOOK, says("Sunny."))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.adk.agents import LlmAgent
+from google.adk.runners import Runner
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.loader import KINDS, FunctionAgent, GeneratorAgent, as_agent, kind_of, load_agent
@@ -93,8 +95,10 @@ def test_common_mistake_is_refused_with_the_remedy(target: Any, advice: str) -> 
         ("mistaken.py:agent", "", "names a file; name the module instead: mistaken:agent"),
         ("mistaken_syntax:agent", "x = (\n", "mistaken_syntax.py, line 1: '\\(' was never closed"),
         ("mistaken_failure:agent", "import os\nos.environ['NO_SUCH_KEY']\n", "mistaken_failure.py, line 2: KeyError"),
+        ("mistaken_attribute:agent", "import os\nagent = os.nothing\n", "attribute.py, line 2: AttributeError"),
+        ("mistaken_name:agent", "agents = 1\n", "'mistaken_name' has no 'agent'"),
     ],
-    ids=["file", "syntax", "failure"],
+    ids=["file", "syntax", "failure", "attribute", "name"],
 )
 def test_module_that_cannot_be_used_is_refused_with_the_reason(
     reference: str, content: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +135,21 @@ def test_other_classes_of_theirs_and_ours_are_not(module: str, name: str) -> Non
 def test_a_package_of_ones_own_may_be_called_agents() -> None:
     mine = type("Agent", (Answering,), {"__module__": "agents"})()
     assert as_agent(mine) is mine
+
+
+def test_sdk_of_another_version_is_an_error_for_its_agents_and_a_warning_for_functions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(Runner, "run_async")
+    assert isinstance(as_agent(function), FunctionAgent)
+    assert "this version of google-adk has no Runner.run_async" in caplog.text
+    shelf: Any = type(sys)("a_shelf")
+    shelf.target = LlmAgent(name="helper")
+    monkeypatch.setitem(sys.modules, "a_shelf", shelf)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ValueError, match="install the version in constraints"):
+        load_agent("a_shelf:target")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extra)

@@ -426,6 +426,30 @@ async def test_sync_client_reads_each_event_once_over_cuts(tmp_path: Path) -> No
         assert await server.written() == (1, 1)
 
 
+async def test_close_ends_the_calls_of_other_threads() -> None:
+    requested = asyncio.Event()
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        requested.set()
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+    client = Client(
+        ServerAddress(f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}", is_local=True), timeout=10 * PATIENCE
+    )
+    try:
+        reading = asyncio.create_task(asyncio.to_thread(client.turns))
+        await within(requested.wait())
+        await within(asyncio.to_thread(client.close))
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            await within(reading)
+        client.close()
+    finally:
+        silent.close()
+
+
 def test_both_clients_have_the_same_methods() -> None:
     only_async = {"draft", "send", "is_started", "is_reached"}
     for one, other in ((AsyncClient, Client), (AsyncTurnHandle, TurnHandle)):

@@ -139,6 +139,36 @@ async def test_later_namesake_has_the_same_path(case: AgentCase, model_server: S
     assert {event.agent_path for event in inside} == {("Scout",)}
 
 
+async def test_sub_agents_of_turns_at_the_same_time_write_to_their_own_turns(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def weather(city: str) -> str:
+        """Return the weather in a city."""
+        await both.wait()
+        return f"Sunny in {city}"
+
+    def reply(request: Request) -> Answer:
+        kind, entry = conversation_of(request.body)[-1]
+        if kind == "result":
+            return says(f"{entry[1]}.")
+        return chief_asks(entry) if "ask_scout" in offered_tools(request.body) else scout_looks(entry)
+
+    model_server.otherwise = reply
+    async with case.desk(model_server, weather, delegates=True) as desk:
+        turns = {city: await desk.start(city) for city in ("Oslo", "Rome")}
+        logs = {city: await desk.events(turn) for city, turn in turns.items()}
+    for city, events in logs.items():
+        assert outcome(events) == ("completed", None)
+        check_calls_have_results(events)
+        inside = [event for event in events if event.agent_path]
+        assert {event.agent_path for event in inside} == {("Scout",)}
+        assert [event.args for event in only(inside, ToolCallEvent)] == [{"city": city}]
+        assert text(inside).rstrip(".") == f"Sunny in {city}"
+        assert len(only(inside, UsageEvent)) == 2
+
+
 # Continuation
 
 

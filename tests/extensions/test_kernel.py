@@ -11,7 +11,7 @@ from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, wr
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
-from turnwire.core.contracts import repeats, resumes, takes_attachments
+from turnwire.core.contracts import repeats, resumes, takes_attachments, takes_model
 from turnwire.core.errors import TurnwireError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -402,6 +402,7 @@ async def test_listener_with_restart_callback_replaces_the_text() -> None:
 def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
     class Declared:
         takes_attachments = True
+        takes_model = True
         on_crash = "resume"
 
         def repeats(self, tool: str) -> bool:
@@ -413,6 +414,7 @@ def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
     assert (takes_attachments(agent), resumes(agent), repeats(agent, "find"), repeats(agent, "pay")) == (
         True, True, True, False,
     )  # fmt: skip
+    assert (takes_model(agent), takes_model(silent)) == (True, False)
     assert (takes_attachments(silent), resumes(silent), repeats(silent, "find")) == (False, False, False)
 
 

@@ -1,5 +1,6 @@
 """The client, the scripted model and recorded turns of `turnwire.testing`, with agents of every SDK and no key."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
 
-from turnwire import ChatCompletionsAgent, tool
+from tests.contracts.turns import BOUND
+from turnwire import ChatCompletionsAgent, ask, tool
 from turnwire.core.contracts import keeps_journal
 from turnwire.core.errors import RecordingError
 from turnwire.testing import ScriptedModel, calls, fails, open_client, recorded_turn, says, scripted_model
@@ -96,6 +98,33 @@ async def test_conversation_approval_failure_and_unplanned_request() -> None:
             assert failed.error is not None
             assert failed.response is None
             assert (await client.send("Nothing")).text == ""
+
+
+async def test_turn_that_waits_for_more_answers_is_returned_at_once() -> None:
+    @tool
+    async def choose(what: str) -> str:
+        """Let the user choose."""
+        return await ask(f"Which {what}?")
+
+    notes = [{"name": "note", "parameters": {"type": "object"}}]
+    plan = (
+        calls(("choose", {"what": "city"}), ("choose", {"what": "day"}), ids=["c1", "c2"]),
+        calls(("note", {"n": 1}), ("note", {"n": 2}), ids=["n1", "n2"]),
+        says("Done."),
+    )
+    async with scripted_model(*plan) as model, asyncio.timeout(BOUND):
+        agent = ChatCompletionsAgent("small", base_url=model.url, api_key="none", tools=[choose], retries=0)
+        async with open_client(agent) as client:
+            turn = await client.send("Go", options={"client_tools": notes})
+            assert len(turn.questions) == 2
+            turn = await client.reply(turn, "Oslo")
+            assert (turn.outcome, len(turn.questions)) == (None, 1)
+            turn = await client.reply(turn, declined=True)
+            assert [call.call_id for call in turn.client_calls] == ["n1", "n2"]
+            turn = await client.send_tool_result(turn, "first")
+            assert [call.call_id for call in turn.client_calls] == ["n2"]
+            turn = await client.send_tool_result(turn, "second")
+            assert (turn.outcome, turn.text) == ("completed", "Done.")
 
 
 async def test_model_answers_whole_too() -> None:

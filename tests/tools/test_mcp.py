@@ -110,6 +110,11 @@ async def test_long_mcp_result_is_clipped(mcp_server: McpServer, model_server: S
 # Questions of a server (elicitation)
 
 
+def raw_server(seen: Path) -> McpServer:
+    seen.touch()
+    return McpServer("raw", command=sys.executable, args=[str(RAW)], env={"SEEN": str(seen)}, timeout=PATIENCE)
+
+
 async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
     await wait_until_suspended(desk, turn)
     return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).open_questions}
@@ -169,6 +174,29 @@ async def test_server_of_the_older_protocol_asks_in_the_middle_of_a_call(
         await desk.runner.reply(turn.id, question, {"seat": "first"})
         events = await desk.events(turn)
     assert [event.result for event in results(events)] == ["accept first"]
+
+
+@pytest.mark.process
+async def test_questions_of_parallel_calls_over_stdio_in_the_older_protocol(
+    model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    wanted = [("book", {"city": city}) for city in ("Oslo", "Rome")]
+    model_server.plan(
+        calls(("book", {"city": "Bonn"})), says("Booked."), calls(*wanted, ids=["c1", "c2"]), says("All.")
+    )
+    async with open_agent(model_server, raw_server(tmp_path / "seen")) as desk:
+        first = await desk.start()
+        (question,) = (await open_questions(desk, first)).values()
+        await desk.runner.reply(first.id, question, {"seat": "first"})
+        await desk.events(first)
+        turn = await desk.start()
+        questions = await open_questions(desk, turn)
+        assert set(questions) == {"raw: Which class to Oslo?", "raw: Which class to Rome?"}
+        await desk.runner.reply(turn.id, questions["raw: Which class to Rome?"], {"seat": "first"})
+        await desk.runner.reply(turn.id, questions["raw: Which class to Oslo?"], {"seat": "second"})
+        events = await desk.events(turn)
+    reported = {event.call_id: event.result for event in results(events)}
+    assert reported == {"c1": '{"seat": "second"}', "c2": '{"seat": "first"}'}
 
 
 @pytest.mark.rotated("mcp_server")
@@ -401,8 +429,7 @@ async def test_turn_with_unavailable_server_fails_and_names_it(
 @pytest.mark.process
 async def test_cancellation_follows_the_protocol(model_server: ScriptedModel, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
-    seen.touch()
-    server = McpServer("raw", command=sys.executable, args=[str(RAW)], env={"SEEN": str(seen)})
+    server = raw_server(seen)
 
     def sent() -> list[dict[str, Any]]:
         return [json.loads(line) for line in seen.read_text().splitlines()]

@@ -24,24 +24,32 @@ class ContextChanges:
         self._restored_numbers: dict[str, int] = {}
 
     def take(self) -> dict[str, Any] | None:
-        """Return the values that are new or changed since the last call, or None. `number` orders these records."""
-        current = dict(_plain_attributes(self.value))
+        """Return the values that are new or changed since the last call and the names that are gone, or None.
+
+        `number` orders these records.
+        """
+        current, present = dict(_plain_attributes(self.value)), _attributes(self.value)
         changed = {name: json.loads(text) for name, text in current.items() if self._known.get(name) != text}
+        removed = [name for name in self._known if name not in present]
         self._known = current
-        if not changed:
+        if not changed and not removed:
             return None
         self._last_number += 1
-        return {"number": self._last_number, "values": changed}
+        return {"number": self._last_number, "values": changed} | ({"removed": removed} if removed else {})
 
     def restore(self, recorded: dict[str, Any] | None) -> None:
         """Make recorded changes again. Parallel tools may be repeated in another order than they ended in."""
         if not recorded:
             return
-        number = recorded["number"]
-        for name, value in recorded["values"].items():
+        number, attributes = recorded["number"], _attributes(self.value)
+        values, removed = recorded["values"], recorded.get("removed", ())
+        for name in (*values, *removed):
             if number > self._restored_numbers.get(name, 0):
                 self._restored_numbers[name] = number
-                _attributes(self.value)[name] = value  # Not `setattr`: a frozen object may have a list that changes.
+                if name in values:
+                    attributes[name] = values[name]  # Not `setattr`: a frozen object may have a list that changes.
+                else:
+                    attributes.pop(name, None)
         self._last_number = max(self._last_number, number)
         self._known = dict(_plain_attributes(self.value))
 
@@ -62,10 +70,10 @@ def _attributes(value: Any) -> dict[Any, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Return True if JSON gives back the same value."""
+    """Return True if JSON gives back the same value, of the same type."""
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
-        return all(isinstance(key, str) for key in items) and all(map(is_plain, items.values()))
+        return all(type(key) is str for key in items) and all(map(is_plain, items.values()))
     if isinstance(value, list):
         return all(map(is_plain, cast("list[Any]", value)))
-    return value is None or isinstance(value, str | bool | int | float)
+    return value is None or type(value) in (str, bool, int, float)

@@ -94,7 +94,7 @@ class EmittedEvents(EventQueue):
 async def run_events(
     turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]], *, needs_journal: bool = True
 ) -> AsyncGenerator[Event | str]:
-    """Yield the events that a run puts into its queue, which it ends with None. Raises what the run raises.
+    """Yield the events that a run puts into its queue. Raises what the run raises.
 
     With `needs_journal`, raises AgentError for a continued turn that was begun without a journal: nobody knows which
     calls it has made.
@@ -107,6 +107,7 @@ async def run_events(
             retryable=True,
         )
     running = asyncio.create_task(run(queue))
+    running.add_done_callback(lambda _: queue.put(None))
     try:
         async for event in queue.events():
             yield event
@@ -116,4 +117,6 @@ async def run_events(
         # Cancellation stops the tools and closes the connection to the model's server.
         running.cancel()
         await asyncio.wait({running}, timeout=_CLEAN_UP_SECONDS)
+        if running.done() and not running.cancelled():
+            running.exception()  # Nobody waits for it any more; asyncio would log it.
         queue.release()

@@ -5,6 +5,7 @@ SDKs are recognised by the module names of their classes, so that no SDK has to 
 
 import asyncio
 import inspect
+import logging
 import sys
 import traceback
 from collections.abc import (
@@ -18,7 +19,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -38,6 +39,8 @@ from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEve
 from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.turns import Turn
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
+
+logger = logging.getLogger("turnwire.agents")
 
 _CLOSE_SECONDS = 20.0
 """Within this time the factories of agents must have closed."""
@@ -253,9 +256,12 @@ def record_loaded_sdks() -> None:
     """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
     for kind in KINDS:
         if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
-            # The application may have its own package of that name, or lack a package of the extra.
-            with suppress(ImportError):
+            try:
                 import_module(f"turnwire.agents.{kind.runner}").install_runner()
+            except ImportError:
+                pass  # The application may have its own package of that name, or lack a package of the extra.
+            except RuntimeError as error:
+                logger.warning("runs in plain functions are not recorded: %s", error)
 
 
 def kind_of(value: Any) -> Kind | None:
@@ -368,7 +374,7 @@ def load_agent(reference: str) -> Agent:
     """Import an agent as `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
     try:
         return as_agent(_load(reference))
-    except (ImportError, TypeError) as error:
+    except (ImportError, RuntimeError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 
@@ -382,12 +388,12 @@ def _load(reference: str) -> Any:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    missing = object()
     try:
-        return getattr(import_module(module_name), name)
+        # The default, because the module itself may fail with an AttributeError.
+        found = getattr(import_module(module_name), name, missing)
     except ImportError as error:
         raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise ValueError(f"{module_name!r} has no {name!r}") from error
     except SyntaxError as error:
         raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     except Exception as error:
@@ -397,6 +403,9 @@ def _load(reference: str) -> Any:
         raise ValueError(
             f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
         ) from error
+    if found is missing:
+        raise ValueError(f"{module_name!r} has no {name!r}")
+    return found
 
 
 class AgentFactory:

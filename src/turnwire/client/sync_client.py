@@ -5,7 +5,8 @@ So it also works where a loop is already running, as in a notebook, and may be u
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError
 from typing import Any, Self, TypeVar, Unpack
 
 from turnwire.client.async_client import AsyncClient, AsyncTurnHandle
@@ -32,22 +33,26 @@ class LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
+        self.is_stopped = False
+        self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwire-client", daemon=True)
         self._thread.start()
 
-    @property
-    def is_stopped(self) -> bool:
-        return self._loop.is_closed()
-
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return its result. An interrupt, such as Ctrl+C, cancels it."""
-        if self.is_stopped:
-            work.close()
-            raise RuntimeError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine on the loop and return its result. An interrupt, such as Ctrl+C, cancels it.
+
+        Raises RuntimeError if the loop is stopped, also by another thread meanwhile.
+        """
+        with self._lock:
+            if self.is_stopped:
+                work.close()
+                raise RuntimeError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise RuntimeError("the client is closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -68,11 +73,25 @@ class LoopThread:
                     self.run(values.aclose())
                 raise
 
-    def stop(self) -> None:
-        self.run(self._loop.shutdown_asyncgens())
+    def stop(self, clean_up: Callable[[], Awaitable[None]]) -> None:
+        """Cancel all that runs on the loop, clean up, and end the thread. A second call does nothing."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self.is_stopped = True
+            future = asyncio.run_coroutine_threadsafe(self._end(clean_up), self._loop)
+        future.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self, clean_up: Callable[[], Awaitable[None]]) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await clean_up()
+        await self._loop.shutdown_asyncgens()
 
 
 class Client:
@@ -206,10 +225,8 @@ class Client:
         return self._thread.run(self._client.download(path))
 
     def close(self) -> None:
-        """Close all connections and the thread. Turns that were started go on."""
-        if not self._thread.is_stopped:
-            self._thread.run(self._client.close())
-            self._thread.stop()
+        """Close all connections and the thread. Turns that were started go on; calls in other threads fail."""
+        self._thread.stop(self._client.close)
 
     def __enter__(self) -> Self:
         return self

@@ -29,6 +29,7 @@ from turnwire.core.contracts import (
     repeats,
     resumes,
     takes_client_tools,
+    takes_model,
     tool_names,
 )
 from turnwire.core.errors import (
@@ -404,6 +405,7 @@ class ContextAgent:
         self._provide = provide
         self.takes_attachments = attachment_types(agent)
         self.takes_client_tools = takes_client_tools(agent)
+        self.takes_model = takes_model(agent)
         self.takes_model_options = declared_options(agent)
         self.output_schema = output_schema(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"

@@ -64,7 +64,8 @@ class OpenAIModel:
         address = locate_model(name, base_url, api_key)
         self.name = address.name
         self._timeout = timeout
-        limit = answer_limiter(openai.DefaultAsyncHttpxClient)
+        http_client, limit = openai.DefaultAsyncHttpxClient, answer_limiter(openai.DefaultAsyncHttpxClient)
+        self._make_http_client = lambda: http_client(event_hooks={"response": [limit]})
         # Local servers need no key, but the client does.
         self._client = openai.AsyncOpenAI(
             base_url=address.url,
@@ -73,7 +74,7 @@ class OpenAIModel:
             max_retries=retries,
             # Not compressed: a few bytes may unpack to a great many.
             default_headers={"Accept-Encoding": "identity"},
-            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [limit]}),
+            http_client=self._make_http_client(),
         )
         self._connection_error = openai.APIConnectionError
         # A malformed chunk raises some ValueError.
@@ -99,6 +100,12 @@ class OpenAIModel:
             other._options = chat_options(options, is_openai=self._is_openai)
         else:
             other._options = responses_options(options)
+        return other
+
+    def with_own_connections(self) -> "OpenAIModel":
+        """Return the same model for another event loop, since connections belong to one. Both are closed."""
+        other = copy.copy(self)
+        other._client = self._client.copy(http_client=self._make_http_client())
         return other
 
     async def stream(

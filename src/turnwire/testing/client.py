@@ -166,6 +166,8 @@ class AgentClient:
 
     async def _settled(self, record: TurnRecord, after: int = 0) -> AgentTurn:
         store = self.turnwire.store
+        if (await store.find_turn(record.principal, record.id)).phase == "waiting":
+            return await self._read(record)
         following = follow(store, record.id, after)
         try:
             async for events in following:

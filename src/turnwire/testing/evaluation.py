@@ -158,25 +158,42 @@ async def evaluate_turn(
 
 
 async def _decide(client: AgentClient, turn: AgentTurn, recording: TurnRecording) -> AgentTurn:
-    """Decide as the recorded person did about calls of the same tools; deny all others."""
-    calls = {step.id: step.name for step in recording.state().steps}
+    """Answer as in the recording: decide about calls of the same tools, reply to the same questions, and send the
+    results of the same calls of the client's tools. All others are denied, declined and reported as failed.
+    """
+    state = recording.state()
+    calls = {step.id: step.name for step in state.steps}
     events = [logged.event for logged in recording.events]
     approved = {
         calls.get(event.call_id, "") for event in events if isinstance(event, ApprovalResponseEvent) and event.approved
     }
+    replies = {_key(question.prompt, question.schema): question for question in state.questions}
+    results = {_key(step.name, step.args): step for step in state.steps if step.runs_on == "client"}
     for _ in range(_MAX_DECISIONS):
         if turn.outcome is not None:
             break
-        is_allowed = all(request.tool in approved for request in turn.approvals)
-        turn = await client.decide(
-            turn, approved=is_allowed, reason=None if is_allowed else "It was not approved then."
-        )
+        if turn.approvals:
+            is_allowed = all(request.tool in approved for request in turn.approvals)
+            reason = None if is_allowed else "It was not approved then."
+            turn = await client.decide(turn, approved=is_allowed, reason=reason)
+        elif turn.questions:
+            reply = replies.get(_key(turn.questions[0].prompt, turn.questions[0].schema))
+            is_answered = reply is not None and reply.state == "answered"
+            turn = await client.reply(turn, reply.value if reply and is_answered else None, declined=not is_answered)
+        else:
+            step = results.get(_key(turn.client_calls[0].tool, turn.client_calls[0].args))
+            output = step.result if step else NOT_RECORDED
+            turn = await client.send_tool_result(turn, output, is_error=step is None or step.state != "succeeded")
     return turn
+
+
+def _key(*parts: Any) -> bytes:
+    return msgspec.json.encode(parts, order="deterministic")
 
 
 def _multiset(tools: list[tuple[str, dict[str, Any]]]) -> Counter[bytes]:
     """Return the calls without their order, because parallel calls come in any order."""
-    return Counter(msgspec.json.encode(call, order="deterministic") for call in tools)
+    return Counter(_key(*call) for call in tools)
 
 
 class _AnsweredAgent:
@@ -189,12 +206,14 @@ class _AnsweredAgent:
         self._agent = agent
         self._calls = _finished_tools(recording)
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)  # What the agent declares: the options, files and tools that it takes.
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         journal = current_journal()
         if journal is not None:
             journal.find_recorded = self._find
-        async for event in self._agent.answer(turn):
-            yield event
+        return self._agent.answer(turn)
 
     def _find(self, entry: JournalEntry) -> RecordedCall | None:
         if entry.kind != "tool":

@@ -53,9 +53,9 @@ def build(
     return LlmAgent(name=name, model=sdk_model(url, timeout), instruction="Be kind.", tools=[*ours, *theirs])
 
 
-async def run_agent(agent: LlmAgent, message: str) -> str:
+async def run_agent(agent: LlmAgent, message: str, runner: InMemoryRunner | None = None) -> str:
     """Run an agent in a tool, as an application does."""
-    runner = InMemoryRunner(agent, app_name=agent.name)
+    runner = runner or InMemoryRunner(agent, app_name=agent.name)
     session = await runner.session_service.create_session(app_name=agent.name, user_id="tool")
     content = types.Content(role="user", parts=[types.Part(text=message)])
     texts = [
@@ -68,10 +68,11 @@ async def run_agent(agent: LlmAgent, message: str) -> str:
 
 def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> LlmAgent:
     scout = build(url, tools, api=api, timeout=timeout, name="Scout")
+    runner = InMemoryRunner(scout, app_name=scout.name)  # Applications have one for all turns.
 
     async def ask_scout(question: str) -> str:
         """Ask the scout."""
-        return await run_agent(scout, question)
+        return await run_agent(scout, question, runner)
 
     return LlmAgent(name="Chief", model=scout.model, instruction="Lead.", tools=[ask_scout])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -119,12 +120,12 @@ class AgnoAgent:
             if failure is error:
                 raise
             raise failure from error
-        finally:
-            queue.put(None)
 
     async def _output(self, turn: Turn, run: AgnoRun) -> RunOutput | TeamRunOutput | None:
         """Run the agent to its end or its next pause, and return what it ended with."""
         options: dict[str, Any] = {"user_id": turn.principal, **self._options}
+        if "session_state" in options:
+            options["session_state"] = deepcopy(options["session_state"])  # Tools change it, for their turn only.
         if self._to_dependencies is not None:
             options["dependencies"] = self._to_dependencies(turn)
         if turn.resumption is not None:

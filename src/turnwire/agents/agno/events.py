@@ -245,16 +245,16 @@ def entered_run(run: AgnoRun) -> Generator[None]:
         _running.reset(token)
 
 
-def context_run() -> AgnoRun | None:
-    """Return the run of the current context, also in a thread with an event loop of its own."""
-    return _running.get()
-
-
 def running_run() -> AgnoRun | None:
-    """Return the run of the current context, if its event loop is the running one."""
+    """Return the run of the current context, if its event loop is the running one.
+
+    A tool's thread may have no event loop or one of its own; the turn's queue must not be touched there.
+    """
     run = _running.get()
-    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-    return run if run is not None and run.queue.loop is asyncio.get_running_loop() else None
+    try:
+        return run if run is not None and run.queue.loop is asyncio.get_running_loop() else None
+    except RuntimeError:
+        return None
 
 
 def _usage(message: Message) -> Usage | None:

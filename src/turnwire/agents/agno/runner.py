@@ -20,7 +20,7 @@ from agno.team import Team
 from agno.tools.function import FunctionCall
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
-from turnwire.agents.agno.events import AgnoRun, context_run, entered_run, running_run
+from turnwire.agents.agno.events import AgnoRun, entered_run, running_run
 from turnwire.agents.agno.options import add_to_call
 from turnwire.agents.event_queue import EmittedEvents
 from turnwire.core.emit import is_in_turn
@@ -174,7 +174,7 @@ def _check_calls(inner: Any) -> Any:
         model: Model, assistant_message: Message, messages: list[Message], functions: Any = None
     ) -> list[FunctionCall]:
         calls = inner(model, assistant_message=assistant_message, messages=messages, functions=functions)
-        if (run := context_run()) is not None:
+        if (run := running_run()) is not None:
             run.check_calls(assistant_message, messages, calls)
         return calls
 

@@ -83,4 +83,3 @@ class ClaudeAgent:
             raise failure from error
         finally:
             run.close()
-            queue.put(None)

@@ -51,17 +51,19 @@ async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: Claud
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="turnwire-claude-"))
     ended = asyncio.Event()
     token = reporting.set(run.report)
+    transcript_file: Path | None = None
     try:
         prepared = _options(options, run, folder)
         if start.messages:
             session = uuid4()
-            await asyncio.to_thread(_write_transcript, prepared, session, start)
+            transcript_file = _transcript_file(prepared, session)
+            await asyncio.to_thread(_write_transcript, transcript_file, prepared, session, start)
             prepared = replace(prepared, resume=str(session))
         await _read(ClaudeProcess(prepared, _prompt(start, ended)), run, prepared.env.get(_TIMEOUT))
     finally:
         reporting.reset(token)
         ended.set()
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(_remove, folder, transcript_file)
 
 
 class ClaudeProcess:
@@ -149,11 +151,22 @@ def _log_line(line: str) -> None:
     logger.debug("Claude Code: %s", line)
 
 
-def _write_transcript(options: ClaudeAgentOptions, session: UUID, start: RunStart) -> None:
-    folder = str(options.cwd)
-    path = Path(options.env["CLAUDE_CONFIG_DIR"], "projects", project_key_for_directory(folder), f"{session}.jsonl")
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(f"{line}\n" for line in transcript(session, folder, start.messages, start.deferred)))
+def _transcript_file(options: ClaudeAgentOptions, session: UUID) -> Path:
+    project = project_key_for_directory(str(options.cwd))
+    return Path(options.env["CLAUDE_CONFIG_DIR"], "projects", project, f"{session}.jsonl")
+
+
+def _write_transcript(file: Path, options: ClaudeAgentOptions, session: UUID, start: RunStart) -> None:
+    lines = transcript(session, str(options.cwd), start.messages, start.deferred)
+    # The options may name a folder for all turns.
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _remove(folder: Path, transcript_file: Path | None) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if transcript_file is not None:
+        transcript_file.unlink(missing_ok=True)
 
 
 async def _prompt(start: RunStart, ended: asyncio.Event) -> AsyncIterator[dict[str, Any]]:

@@ -140,8 +140,7 @@ class GoogleADKAgent:
                 raise
             raise failure from error
         finally:
-            plugin.detach()
-            queue.put(None)
+            plugin.leave_branches()
 
     async def _conversation(self, turn: Turn, plugin: RunPlugin) -> tuple[str, list[SdkEvent], types.Content | None]:
         """Return the session's id, the events that it begins with, and the message that the run begins with."""
@@ -161,13 +160,14 @@ class GoogleADKAgent:
 
     async def _make_runner(self, turn: Turn, session_id: str, events: list[SdkEvent], plugin: RunPlugin) -> Runner:
         sessions = InMemorySessionService()
-        runner = Runner(
-            app=self._app,
-            session_service=sessions,
-            artifact_service=self._artifacts,
-            memory_service=self._memory,
+        runner = plugin.attach(
+            Runner(
+                app=self._app,
+                session_service=sessions,
+                artifact_service=self._artifacts,
+                memory_service=self._memory,
+            )
         )
-        plugin.attach(runner)
         state = self._state(turn) if self._state is not None else None
         session = await sessions.create_session(
             app_name=runner.app_name, user_id=_user_id(turn), session_id=session_id, state=state

@@ -7,6 +7,7 @@ work in parallel in one run have a branch and an agent path each.
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, cast
 
 from google.adk.agents.callback_context import CallbackContext
@@ -98,23 +99,25 @@ class RunPlugin(BasePlugin):
         self.failure: CallFailure | None = None
         self.pending: dict[str, Confirmation] = {}
         self.editable: set[str] = set()
-        self._others: list[BasePlugin] = []
         self._branches: dict[str, _Branch] = {"": _Branch(path, place)}
         self._calls: dict[str, _ToolCall] = {}
         self._decisions: dict[str, Decision] = {}
         self._replies: list[str] = []
         self._error: SdkEvent | None = None
 
-    def attach(self, runner: Runner) -> None:
-        """Make this the first plugin of a runner, and remove the plugin of the run that has started this one."""
-        self.runner = runner
-        self._others = runner.plugin_manager.plugins
-        others = [plugin for plugin in self._others if not isinstance(plugin, RunPlugin)]
-        runner.plugin_manager.plugins = [self, *others]
+    def attach(self, runner: Runner) -> Runner:
+        """Return a copy of a runner for this run only, whose first plugin this is.
 
-    def detach(self) -> None:
-        if self.runner is not None:
-            self.runner.plugin_manager.plugins = self._others
+        The runner itself may have other runs at the same time, also of other turns. The plugin of the run that has
+        started this one is left out.
+        """
+        others = [plugin for plugin in runner.plugin_manager.plugins if not isinstance(plugin, RunPlugin)]
+        self.runner = copy(runner)
+        self.runner.plugin_manager = copy(runner.plugin_manager)
+        self.runner.plugin_manager.plugins = [self, *others]
+        return self.runner
+
+    def leave_branches(self) -> None:
         for name, branch in self._branches.items():
             if name:
                 leave_agent(branch.path)

@@ -56,8 +56,7 @@ async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> Async
     is_streamed = config.streaming_mode == StreamingMode.SSE
     streaming = config.model_copy(update={"streaming_mode": StreamingMode.SSE})
     try:
-        plugin.attach(runner)
-        async with aclosing(inner(runner, run_config=streaming, **options)) as events:
+        async with aclosing(inner(plugin.attach(runner), run_config=streaming, **options)) as events:
             async for event in events:
                 plugin.read(event)
                 if is_streamed or not event.partial:
@@ -68,5 +67,5 @@ async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> Async
                 "continue; give its tools to the agent of the turn, or make it one of that agent's `sub_agents`"
             )
     finally:
-        plugin.detach()
+        plugin.leave_branches()
         leave_agent(path)

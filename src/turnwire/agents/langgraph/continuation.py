@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -34,6 +34,7 @@ from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_jsonable_python
 
 from turnwire.agents.agent_paths import Path
+from turnwire.agents.context_changes import is_plain
 from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.agents.langgraph.options import add_to_call
@@ -112,7 +113,7 @@ class RunRecorder:
     async def end_node(self, node: str, metadata: Metadata, since: int, output: Any) -> None:
         """Record the output of a node, when everything that the node has written is in the log."""
         recorded = _record_result(output)
-        if "value" not in recorded or _is_plain(output):
+        if "value" not in recorded or is_plain(output):
             await self._relay.flush(get_stream_writer())
             self._journal.finish_step(self._place(metadata), node, since, recorded)
 
@@ -453,7 +454,7 @@ def _restore_reply(data: dict[str, Any]) -> AIMessage:
 
 
 def _record_result(value: Any) -> dict[str, Any]:
-    if _is_plain(value):
+    if is_plain(value):
         return {"value": value}
     try:
         kind, data = _serializer.dumps_typed(value)
@@ -473,23 +474,13 @@ def _restore_result(recorded: dict[str, Any]) -> Any:
     return recorded["value"]
 
 
-def _is_plain(value: Any) -> bool:
-    """Return True if JSON gives back the same value."""
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value)
-        return all(type(key) is str for key in items) and all(map(_is_plain, items.values()))
-    if isinstance(value, list):
-        return all(map(_is_plain, cast("list[Any]", value)))
-    return value is None or type(value) in (str, bool, int, float)
-
-
 def _record_error(error: Exception) -> dict[str, Any]:
     kind = type(error)
     return {
         "module": kind.__module__,
         "class": kind.__qualname__,
-        "args": [value if _is_plain(value) else str(value) for value in error.args],
-        "fields": {name: value for name, value in vars(error).items() if _is_plain(value)},
+        "args": [value if is_plain(value) else str(value) for value in error.args],
+        "fields": {name: value for name, value in vars(error).items() if is_plain(value)},
         "text": str(error),
     }
 

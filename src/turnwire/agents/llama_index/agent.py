@@ -140,8 +140,6 @@ class LlamaIndexAgent:
             if failure is error:
                 raise
             raise failure from error
-        finally:
-            queue.put(None)
 
     def _read(self, event: Any, listener: WorkflowListener) -> None:
         if isinstance(event, InputRequiredEvent):

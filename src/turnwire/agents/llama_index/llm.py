@@ -128,7 +128,15 @@ class OpenAICompatibleLLM(FunctionCallingLLM):
         return [response async for response in await self.astream_chat(messages, **kwargs)][-1]
 
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        return cast("Any", async_utils).asyncio_run(self.achat(messages, **kwargs))
+        return cast("Any", async_utils).asyncio_run(self._chat_on_other_loop(messages, kwargs))
+
+    async def _chat_on_other_loop(self, messages: Sequence[ChatMessage], options: dict[str, Any]) -> ChatResponse:
+        other = self.model_copy()
+        other._client = self._client.with_own_connections()
+        try:
+            return await other.achat(messages, **options)
+        finally:
+            await other.close()
 
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         yield self.chat(messages, **kwargs)

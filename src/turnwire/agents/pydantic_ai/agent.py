@@ -142,8 +142,6 @@ class PydanticAIAgent:
             if failure is error:
                 raise
             raise failure from error
-        finally:
-            queue.put(None)
 
     def _options_for(self, turn: Turn, listener: RunListener, files: LoadedFiles) -> tuple[Any, dict[str, Any]]:
         options: dict[str, Any] = {

@@ -44,7 +44,6 @@ class McpConnection:
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._listed_at = 0.0
-        self._calls: list[_McpCall] = []
         self._questions = _QuestionOrder()
         # In an empty context, because the connection belongs to no turn.
         self.task = asyncio.create_task(self._hold(transport), name=f"mcp-{server}", context=Context())
@@ -70,18 +69,14 @@ class McpConnection:
     async def call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> Any:
         """Call a tool and return its value; cancelling stops the server too. Raise ToolError for every failure."""
         assert self._client is not None
-        call = _McpCall(self._questions)
-        self._calls.append(call)
         try:
-            async with call:
+            async with _McpCall(self._questions):
                 result = await self._client.call_tool(tool, arguments, progress_callback=progress)
         except MCPError as error:
             raise ToolError(self._explain(error)) from error
         except (RuntimeError, ValidationError) as error:
             reason = "broke off" if self.is_over else "answered with something else than it promised"
             raise ToolError(f"the MCP server {self._server!r} {reason}") from error
-        finally:
-            self._calls.remove(call)
         return _value_of(result)
 
     # Elicitation: a server asks the user in the middle of a call
@@ -95,6 +90,16 @@ class McpConnection:
         if call is None:
             return types.ErrorData(code=types.INVALID_REQUEST, message="several calls run, and only one may ask")
         call.begin_question()
+        try:
+            result = await self._ask(params, call)
+            await call.wait_for_room()
+            return result
+        finally:
+            call.end_question()
+
+    async def _ask(
+        self, params: types.ElicitRequestFormParams, call: "_McpCall"
+    ) -> types.ElicitResult | types.ErrorData:
         prompt = f"{self._server}: {params.message[:_MAX_QUESTION_TEXT]}"
         question = asyncio.create_task(ask(prompt, params.requested_schema), context=call.context)
         try:
@@ -105,13 +110,12 @@ class McpConnection:
             return types.ErrorData(code=types.INVALID_PARAMS, message=str(error))
         finally:
             question.cancel()
-            call.is_asking = False
 
     def _find_call(self) -> "_McpCall | None":
         """Return the only call that is not waiting for an answer; None if there are several, or none."""
         # From now on calls of this server are made one at a time, so that the next question has one owner.
         self._questions.is_expected = True
-        calls = [call for call in self._calls if not call.is_asking]
+        calls = [call for call in self._questions.calls if not call.is_asking]
         return calls[0] if len(calls) == 1 else None
 
     async def close(self) -> None:
@@ -201,11 +205,15 @@ class McpConnection:
 
 
 class _QuestionOrder:
-    """Lets one call at a time run on a server that asks questions; a call that waits for an answer does not count."""
+    """Lets one call at a time run on a server that asks questions; a call that waits for an answer does not count.
+
+    `calls` are those that the server has.
+    """
 
     def __init__(self) -> None:
         self.is_expected = False
         self.room = asyncio.Lock()
+        self.calls: list[_McpCall] = []
 
 
 _running_call: ContextVar["_McpCall | None"] = ContextVar("turnwire_mcp_call", default=None)
@@ -221,18 +229,29 @@ class _McpCall:
         self._has_room = False
 
     async def __aenter__(self) -> None:
-        if self._order.is_expected:
-            await self._order.room.acquire()
-            self._has_room = True
+        await self.wait_for_room()
+        self._order.calls.append(self)
         self._token = _running_call.set(self)
 
     async def __aexit__(self, *_: object) -> None:
         _running_call.reset(self._token)
+        self._order.calls.remove(self)
         self._leave()
+
+    async def wait_for_room(self) -> None:
+        """Wait until no other call runs, if the server asks questions."""
+        if self._order.is_expected:
+            await self._order.room.acquire()
+            self._has_room = True
 
     def begin_question(self) -> None:
         self.is_asking = True
         self._leave()
+
+    def end_question(self) -> None:
+        self.is_asking = False
+        if self not in self._order.calls:  # It was stopped meanwhile.
+            self._leave()
 
     def _leave(self) -> None:
         if self._has_room:
