@@ -23,7 +23,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import CustomEvent, DoneEvent, Event, QuestionEvent, RestartEvent, TokenEvent, ToolCallEvent
 from turnwire.core.turns import TurnState
 from turnwire.wires.acp.agent import AcpAgent
-from turnwire.wires.acp.connection import RpcConnection
+from turnwire.wires.acp.connection import RpcConnection, RpcError
 from turnwire.wires.acp.encoder import Positioned, SessionUpdates, Update, standing_events, state_updates
 from turnwire.wires.acp.hosts import HostedTurn, HostFailure, ServerHost
 
@@ -264,3 +264,20 @@ async def test_prompt_after_a_lost_turn_with_a_question_starts_a_turn(caplog: py
     await until(lambda: "t1 is no longer followed" in caplog.text)
     assert await within(agent.handle("session/prompt", prompts[1])) == {"stopReason": "end_turn"}
     assert host.messages == ["Choose.", "The first."]
+
+
+@pytest.mark.parametrize("error", [{"code": None}, {"code": "x"}, {}, "failed"])
+async def test_malformed_error_of_the_editor_is_an_error_of_its_request(error: Any) -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    connection = RpcConnection(reader, writer, cast("Any", None))
+    running = asyncio.create_task(connection.run())
+    their_reader, their_writer = await asyncio.open_connection(sock=theirs)
+    asking = asyncio.create_task(connection.request("session/request_permission", {}))
+    request = json.loads(await within(their_reader.readline()))
+    their_writer.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode() + b"\n")
+    with pytest.raises(RpcError):
+        await within(asking)
+    their_writer.close()
+    await within(running)
+    writer.close()
