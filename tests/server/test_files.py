@@ -361,3 +361,17 @@ async def test_large_bodies_of_a_principal_are_read_two_at_a_time(server: Served
         assert (await within(reader.readline())).startswith(b"HTTP/1.1 200")
         writer.close()
     await until(lambda: not slots._held["anna"])
+
+
+@pytest.mark.parametrize("path", ["/chat", "/v1/sessions/diary/turns", "/v1/sessions/diary/files", "/v1/documents"])
+async def test_large_body_over_the_waiting_ones_is_a_429(
+    server: Served, anna: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.turnwire.services.uploads, "_each", 0)
+    monkeypatch.setattr(server.turnwire.services.uploads, "_max_waiting", 0)
+    if path in ("/chat", "/v1/sessions/diary/turns"):
+        attached = [{"data": base64.b64encode(bytes(1_800)).decode(), "media_type": "image/png"}]
+        refused = await within(anna.http.post(path, json={"message": "Look", "attachments": attached}))
+    else:
+        refused = await within(anna.http.post(path, files={"file": ("cat.png", bytes(1_800), "image/png")}))
+    assert error_of(refused, 429)["code"] == "too_many_requests"
