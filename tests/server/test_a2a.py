@@ -302,6 +302,8 @@ async def test_reply_that_decides_nothing_is_refused(serve: Serve) -> None:
         paused = await read(client.send_message(message("Buy it")))
         with pytest.raises(InvalidParamsError, match="approve"):
             await read(client.send_message(message("What for?", task_id=paused.task.id)))
+        with pytest.raises(InvalidParamsError, match="reason"):
+            await read(client.send_message(message(f"no {'x' * 2_001}", task_id=paused.task.id)))
         with pytest.raises(InvalidParamsError, match="contextId"):
             await read(client.send_message(message("yes", task_id=paused.task.id, context_id="other")))
         await read(client.send_message(message("yes", task_id=paused.task.id)))
@@ -521,6 +523,15 @@ async def test_card_needs_a_key_unless_cards_are_open(serve: Serve, is_open: boo
 
 # Errors
 
+BAD_FILES = (
+    {"url": "ftp://example.org/x"},
+    {"raw": "a"},
+    {"raw": "%%%%"},
+    {"raw": ""},
+    {"raw": "aGk=", "mediaType": "png"},
+    {"raw": "aGk=", "mediaType": "image/png", "filename": "x" * 256},
+)
+
 
 async def test_json_rpc_errors_have_the_codes_of_the_protocol(serve: Serve) -> None:
     async with serve() as server:
@@ -546,6 +557,8 @@ async def test_json_rpc_errors_have_the_codes_of_the_protocol(serve: Serve) -> N
         assert await code(rpc("SendMessage", message={"role": "ROLE_USER"})) == -32602
         assert await code(rpc("SendMessage", message=text_message(parts=[]))) == -32602
         assert await code(rpc("SendMessage", message=text_message(parts=[{}]))) == -32602
+        for file in BAD_FILES:
+            assert await code(rpc("SendMessage", message=text_message(parts=[file]))) == -32602
         assert await code(rpc("GetTask", id="unknown")) == -32001
         assert await code(rpc("SendMessage", message=text_message(taskId="unknown"))) == -32001
         assert await code(rpc("ListTasks", status="BUSY")) == -32602
@@ -572,9 +585,26 @@ async def test_rest_errors_have_the_status_and_reason_of_the_protocol(serve: Ser
         assert await failure("GET", "nobody/tasks") == (404, "TASK_NOT_FOUND")
         assert await failure("GET", "default/tasks?pageSize=0") == (400, "INVALID_PARAMS")
         assert await failure("POST", "default/message:send", json={}) == (400, "INVALID_PARAMS")
+        for file in BAD_FILES:
+            sent = {"message": text_message(parts=[file])}
+            assert await failure("POST", "default/message:send", json=sent) == (400, "INVALID_PARAMS")
         old = {"A2A-Version": "0.2"}
         assert await failure("GET", "default/tasks", headers=old) == (400, "VERSION_NOT_SUPPORTED")
         assert await server.written() == (0, 0)
+
+
+async def test_json_rpc_request_that_fails_unexpectedly_gets_an_error_with_its_id(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, errors_in_the_log: list[str]
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a mistake")
+
+    errors_in_the_log.append("a request to /a2a/default failed")
+    async with serve() as server:
+        monkeypatch.setattr(server.turnwire.services.store, "find_turn", fail)
+        answer = (await server.http.post("/a2a/default", json=rpc("GetTask", id="x"))).json()
+        assert (answer["id"], answer["error"]["code"]) == (7, -32603)
+        assert "mistake" not in answer["error"]["message"]
 
 
 async def test_caller_without_scopes_is_refused(serve: Serve) -> None:

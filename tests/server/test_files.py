@@ -68,6 +68,19 @@ def responses(text: str, url: str, **fields: Any) -> dict[str, Any]:
     return {"input": [{"role": "user", "content": content}], **fields}
 
 
+def a2a(text: str, url: str, **fields: Any) -> dict[str, Any]:
+    content = {"raw": url.partition(",")[2]} if url.startswith("data:") else {"url": url}
+    parts = [{"text": text}, {**content, "mediaType": "image/png", "filename": "cat.png"}]
+    return {"message": {"messageId": text, "role": "ROLE_USER", "parts": parts}, **fields}
+
+
+def a2a_before_1(text: str, url: str, **fields: Any) -> dict[str, Any]:
+    content = {"bytes": url.partition(",")[2]} if url.startswith("data:") else {"uri": url}
+    file = {"kind": "file", "file": {**content, "mimeType": "image/png", "name": "cat.png"}}
+    parts = [{"kind": "text", "text": text}, file]
+    return {"message": {"messageId": text, "role": "user", "parts": parts}, **fields}
+
+
 Body = Callable[..., dict[str, Any]]
 WIRES: dict[str, tuple[str, Body]] = {
     "chat": ("/chat", native),
@@ -78,6 +91,8 @@ WIRES: dict[str, tuple[str, Body]] = {
     "ag_ui_0": ("/ag-ui", ag_ui_before_1),
     "completions": ("/v1/chat/completions", completions),
     "responses": ("/v1/responses", responses),
+    "a2a": ("/a2a/default/message:send", a2a),
+    "a2a_0": ("/a2a/default/message:send", a2a_before_1),
 }
 
 
@@ -128,8 +143,10 @@ async def test_file_that_the_agent_cannot_take_is_refused_on_every_wire(serve: S
     for types, words in (((), "takes none"), (("audio/*",), "takes audio/*, and not image/png")):
         listen.takes_attachments = types  # type: ignore[attr-defined]
         async with serve(listen) as server:
-            error = error_of(await server.http.post(path, json=body("Look", DATA_URL)))
-            assert (error["code"], words in error["message"]) == ("attachments_not_taken", True)
+            refused = await server.http.post(path, json=body("Look", DATA_URL))
+            assert refused.status_code in (400, 422), refused.text
+            assert '"attachments_not_taken"' in refused.text
+            assert words in refused.json()["error"]["message"]
             assert await server.written() == (0, 0)
 
 
