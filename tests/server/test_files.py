@@ -320,6 +320,17 @@ async def test_files_are_gone_with_their_session_and_turn(anna: Client) -> None:
 # Limits
 
 
+async def test_file_may_be_larger_than_the_text_of_a_body_on_every_wire(
+    server: Served, anna: Client, wire: tuple[str, Body]
+) -> None:
+    path, body = wire
+    large = f"data:image/png;base64,{base64.b64encode(bytes(1_900)).decode()}"
+    answer = await within(anna.http.post(path, json=body("Look", large)))
+    assert answer.status_code == 200, answer.text
+    refused = await anna.http.post(path, json=body("Look" * 400, large))
+    assert refused.status_code == 413, refused.text
+
+
 async def test_file_over_the_limit_is_a_413(anna: Client) -> None:
     large = base64.b64encode(bytes(2_001)).decode()
     attached = [{"data": large, "media_type": "image/png", "name": "big.png"}]

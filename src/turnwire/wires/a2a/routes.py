@@ -271,8 +271,9 @@ def _route(
     body: type[BaseModel] | None = None,
     responses: Mapping[str, Mapping[str, Any]] = _JSON,
 ) -> Route:
+    takes_files = body in (SendParams, JsonRpcRequest)
     return Route(
-        method, path, endpoint, summary, "a2a", (_AGENT, *parameters), body, responses=responses, dialect=rest_error
+        method, path, endpoint, summary, "a2a", (_AGENT, *parameters), body, responses, rest_error, takes_files
     )
 
 
