@@ -201,6 +201,8 @@ class ResponseSocket(SocketHandler):
             await self._create_next(message.stream_id)
 
     async def _create_next(self, stream_id: str | None) -> None:
+        if self.socket.is_finished:
+            return  # Nobody would read the responses.
         if queue := self._queues.get(stream_id):
             await self._create_or_skip(queue.popleft())
         else:
