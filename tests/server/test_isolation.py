@@ -310,15 +310,18 @@ async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
             wrong = await server.http.get("/v1/sessions", headers={"authorization": "Bearer tw_wrong"})
             assert error_of(wrong, 401)["code"] == "unauthorized"
         assert error_of(await server.http.post("/login", json={"key": "tw_wrong"}), 401)
+        me = await server.http.get("/v1/me", headers={"authorization": "Bearer tw_wrong"})
+        assert me.json()["principal"] is None
         assert delays == sorted(delays)
-        assert (len(delays), delays[-1] > 4 * delays[0]) == (5, True)
-        assert metrics.REFUSED_KEYS.values[""] == before + 5
+        assert (len(delays), delays[-1] > 4 * delays[0]) == (6, True)
+        assert metrics.REFUSED_KEYS.values[""] == before + 6
         assert "wrong API key(s) from 127.0.0.1" in caplog.text
         assert "tw_wrong" not in caplog.text
         # A request without a key is no guess, and one with the right key is not slowed.
         assert error_of(await server.http.get("/v1/sessions"), 401)
+        assert (await server.http.get("/v1/me")).json()["login_required"] is True
         assert (await server.http.get("/v1/sessions", headers={"authorization": f"Bearer {key}"})).status_code == 200
-        assert len(delays) == 5
+        assert len(delays) == 6
 
 
 async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
