@@ -66,7 +66,9 @@ async def show(request: Request, services: Services) -> Stream | None:
         with services.streams.room(request.caller.principal):
             point = await find_in_response(services.store, record, wire, count)
             return _stream(request, services, record, wire, point)
-    await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
+    async with services.requests.slot(request.caller.principal):
+        await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
+        await request.answer_taken(services.settings.write_timeout)
     return None
 
 
@@ -94,18 +96,22 @@ async def delete(request: Request, services: Services) -> None:
 async def list_input_items(request: Request, services: Services) -> None:
     """Answer with what the client sent: the message and its history, or the answers to calls."""
     request.caller.needs("read")
-    record, wire = await find_response(services, request.caller, request.params["id"])
-    if wire.segment == 1:
-        items = input_items(record)
-    else:
-        answers = await answers_before(services.store, record.id, wire.segment)
-        items = [
-            output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
-            for answer in answers
-        ]
-    if request.query.get("order", "desc") != "asc":
-        items.reverse()
-    await request.respond_json(200, _page(items, request.query))
+    async with services.requests.slot(request.caller.principal):
+        record, wire = await find_response(services, request.caller, request.params["id"])
+        items = await _input_items(services, record, wire.segment)
+        if request.query.get("order", "desc") != "asc":
+            items.reverse()
+        await request.respond_json(200, _page(items, request.query))
+        await request.answer_taken(services.settings.write_timeout)
+
+
+async def _input_items(services: Services, record: TurnRecord, segment: int) -> list[dict[str, Any]]:
+    if segment == 1:
+        return input_items(record)
+    return [
+        output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
+        for answer in await answers_before(services.store, record.id, segment)
+    ]
 
 
 async def compact(request: Request, services: Services) -> None:
