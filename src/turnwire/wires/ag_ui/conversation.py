@@ -19,6 +19,7 @@ from turnwire.core.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
+from turnwire.server.messages import parse_count
 from turnwire.server.services import Services
 from turnwire.server.turns import is_abandoned, newest_branch, turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, result_text
@@ -184,9 +185,8 @@ def _client_call(result: ThreadMessage, record: TurnRecord, log: ThreadLog) -> s
 
 
 def _position(entry: ResumeEntry, log: ThreadLog) -> int:
-    number = entry.interrupt_id.rpartition(":")[2]
-    position = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
-    if position not in log.requests:
+    position = parse_count(entry.interrupt_id.rpartition(":")[2])
+    if position is None or position not in log.requests:
         raise ApprovalNotFoundError(entry.interrupt_id)
     return position
 

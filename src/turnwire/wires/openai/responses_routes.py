@@ -14,7 +14,7 @@ from turnwire.core.codec import ascii_json
 from turnwire.core.events import ToolResultEvent
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error
-from turnwire.server.messages import parse_json
+from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
 from turnwire.server.services import Services
@@ -135,21 +135,22 @@ def _starting_after(query: dict[str, str]) -> int:
     text = query.get("starting_after")
     if text is None:
         return -1
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+    number = parse_count(text)
+    if number is None:
         raise invalid("starting_after", "not the sequence_number of an event")
-    return int(text)
+    return number
 
 
 def _page(items: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
-    limit = query.get("limit", "20")
-    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= _MAX_ITEMS:
+    limit = parse_count(query.get("limit", "20"))
+    if limit is None or not 1 <= limit <= _MAX_ITEMS:
         raise invalid("limit", f"a number from 1 to {_MAX_ITEMS}")
     ids = [item["id"] for item in items]
     if (after := query.get("after")) is not None:
         if after not in ids:
             raise invalid("after", "no item has this id")
         items = items[ids.index(after) + 1 :]
-    page = items[: int(limit)]
+    page = items[:limit]
     return {
         "object": "list",
         "data": page,
