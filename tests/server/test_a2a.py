@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -58,6 +59,7 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.wires.a2a.messages import ListTasksParams
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 
@@ -405,6 +407,14 @@ async def test_tasks_are_listed_newest_first_in_pages(serve: Serve, puppet: Pupp
         assert (len(done.tasks), len(failed.tasks)) == (5, 0)
         assert not (await client.list_tasks(ListTasksRequest(context_id="nobody"))).tasks
         assert not (await client.list_tasks(ListTasksRequest(status="TASK_STATE_REJECTED"))).tasks
+
+
+@pytest.mark.parametrize("text", ["2026-07-01T12:00:00", "2026-07-01T12:00:00Z", "2026-07-01T14:00:00+02:00"])
+def test_time_without_a_zone_is_utc(text: str) -> None:
+    params = ListTasksParams.model_validate({"statusTimestampAfter": text})
+    assert params.status_timestamp_after is not None
+    assert params.status_timestamp_after.astimezone(UTC).isoformat() == "2026-07-01T12:00:00+00:00"
+    assert params.status_timestamp_after.tzinfo is not None
 
 
 async def test_tasks_belong_to_their_principal_and_agent(tmp_path: Path) -> None:

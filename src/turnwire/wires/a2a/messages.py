@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -199,6 +199,11 @@ class ListTasksParams(_A2aModel):
         if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\dT", value):
             raise ValueError("it is not a time in ISO 8601")
         return value
+
+    @field_validator("status_timestamp_after")
+    @classmethod
+    def _has_zone(cls, value: datetime | None) -> datetime | None:
+        return value if value is None or value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
 class SetPushParams(_A2aModel):
