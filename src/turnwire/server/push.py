@@ -96,9 +96,7 @@ class PushNotifier:
         """
         key, value = _key_of(subscription.endpoint), ascii_json(msgspec.to_builtins(subscription))
         await self._store.annotate(
-            Annotation(
-                kind="push_subscription", key=key, principal=principal, at=now_ms(), value=value.decode("ascii")
-            )
+            Annotation(kind="push_subscription", key=key, principal=principal, at=now_ms(), value=value.decode("ascii"))
         )
         found = await self._store.list_annotations("push_subscription", principal)
         for old in sorted(found, key=lambda item: (item.key == key, item.at))[:-_MAX_SUBSCRIPTIONS]:
