@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -58,6 +59,7 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.wires.a2a.messages import ListTasksParams
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
 
@@ -302,6 +304,8 @@ async def test_reply_that_decides_nothing_is_refused(serve: Serve) -> None:
         paused = await read(client.send_message(message("Buy it")))
         with pytest.raises(InvalidParamsError, match="approve"):
             await read(client.send_message(message("What for?", task_id=paused.task.id)))
+        with pytest.raises(InvalidParamsError, match="reason"):
+            await read(client.send_message(message(f"no {'x' * 2_001}", task_id=paused.task.id)))
         with pytest.raises(InvalidParamsError, match="contextId"):
             await read(client.send_message(message("yes", task_id=paused.task.id, context_id="other")))
         await read(client.send_message(message("yes", task_id=paused.task.id)))
@@ -403,6 +407,14 @@ async def test_tasks_are_listed_newest_first_in_pages(serve: Serve, puppet: Pupp
         assert (len(done.tasks), len(failed.tasks)) == (5, 0)
         assert not (await client.list_tasks(ListTasksRequest(context_id="nobody"))).tasks
         assert not (await client.list_tasks(ListTasksRequest(status="TASK_STATE_REJECTED"))).tasks
+
+
+@pytest.mark.parametrize("text", ["2026-07-01T12:00:00", "2026-07-01T12:00:00Z", "2026-07-01T14:00:00+02:00"])
+def test_time_without_a_zone_is_utc(text: str) -> None:
+    params = ListTasksParams.model_validate({"statusTimestampAfter": text})
+    assert params.status_timestamp_after is not None
+    assert params.status_timestamp_after.astimezone(UTC).isoformat() == "2026-07-01T12:00:00+00:00"
+    assert params.status_timestamp_after.tzinfo is not None
 
 
 async def test_tasks_belong_to_their_principal_and_agent(tmp_path: Path) -> None:
@@ -521,6 +533,15 @@ async def test_card_needs_a_key_unless_cards_are_open(serve: Serve, is_open: boo
 
 # Errors
 
+BAD_FILES = (
+    {"url": "ftp://example.org/x"},
+    {"raw": "a"},
+    {"raw": "%%%%"},
+    {"raw": ""},
+    {"raw": "aGk=", "mediaType": "png"},
+    {"raw": "aGk=", "mediaType": "image/png", "filename": "x" * 256},
+)
+
 
 async def test_json_rpc_errors_have_the_codes_of_the_protocol(serve: Serve) -> None:
     async with serve() as server:
@@ -546,6 +567,8 @@ async def test_json_rpc_errors_have_the_codes_of_the_protocol(serve: Serve) -> N
         assert await code(rpc("SendMessage", message={"role": "ROLE_USER"})) == -32602
         assert await code(rpc("SendMessage", message=text_message(parts=[]))) == -32602
         assert await code(rpc("SendMessage", message=text_message(parts=[{}]))) == -32602
+        for file in BAD_FILES:
+            assert await code(rpc("SendMessage", message=text_message(parts=[file]))) == -32602
         assert await code(rpc("GetTask", id="unknown")) == -32001
         assert await code(rpc("SendMessage", message=text_message(taskId="unknown"))) == -32001
         assert await code(rpc("ListTasks", status="BUSY")) == -32602
@@ -572,9 +595,26 @@ async def test_rest_errors_have_the_status_and_reason_of_the_protocol(serve: Ser
         assert await failure("GET", "nobody/tasks") == (404, "TASK_NOT_FOUND")
         assert await failure("GET", "default/tasks?pageSize=0") == (400, "INVALID_PARAMS")
         assert await failure("POST", "default/message:send", json={}) == (400, "INVALID_PARAMS")
+        for file in BAD_FILES:
+            sent = {"message": text_message(parts=[file])}
+            assert await failure("POST", "default/message:send", json=sent) == (400, "INVALID_PARAMS")
         old = {"A2A-Version": "0.2"}
         assert await failure("GET", "default/tasks", headers=old) == (400, "VERSION_NOT_SUPPORTED")
         assert await server.written() == (0, 0)
+
+
+async def test_json_rpc_request_that_fails_unexpectedly_gets_an_error_with_its_id(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, errors_in_the_log: list[str]
+) -> None:
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a mistake")
+
+    errors_in_the_log.append("a request to /a2a/default failed")
+    async with serve() as server:
+        monkeypatch.setattr(server.turnwire.services.store, "find_turn", fail)
+        answer = (await server.http.post("/a2a/default", json=rpc("GetTask", id="x"))).json()
+        assert (answer["id"], answer["error"]["code"]) == (7, -32603)
+        assert "mistake" not in answer["error"]["message"]
 
 
 async def test_caller_without_scopes_is_refused(serve: Serve) -> None:

@@ -153,6 +153,23 @@ async def test_configurations_are_set_read_and_removed(
     assert not receiver.received
 
 
+async def test_configurations_of_an_older_task_are_found_behind_many_newer_ones(
+    serve: Serve, kind: StoreKind, puppet: Puppet, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.wires.a2a.push._PAGE", 3)
+    async with serve(store=kind, **LOCAL) as server, a2a_client(server.url, streaming=False, polling=True) as client:
+        older = (await read(client.send_message(message()))).task
+        newer = (await read(client.send_message(message(context_id=older.context_id)))).task
+        ids = {older.id: ["a.1", "z"], newer.id: ["a.1", "b", "z"]}
+        for task_id, names in ids.items():
+            for name in names:
+                await client.create_task_push_notification_config(config(receiver, task_id=task_id, id=name))
+        assert {task_id: await listed(client, task_id) for task_id in ids} == ids
+        (await puppet.part()).end()
+        calls = await receiver.count(2)
+        assert {task_of(call)["id"] for call in calls} == {older.id}
+
+
 async def test_configuration_that_is_removed_during_its_notification_stays_removed(
     serve: Serve, receiver: Receiver
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server.chat_client import URL, asks, chunks, decides, post, posting, read
@@ -12,6 +13,7 @@ from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from tests.wires.ui_message import UIMessage
 from turnwire.core.approvals import WaitForApproval
+from turnwire.core.errors import StoreError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
 from turnwire.core.turns import Turn
 
@@ -100,6 +102,26 @@ async def test_waiting_turn_is_resumed_whole(server: Served) -> None:
     assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
     await post(server, decides(turn_id, *SECOND))
     assert (await server.http.get(f"{URL}/c/stream")).headers["x-turn-id"] == turn_id
+
+
+async def test_wait_that_cannot_be_read_breaks_the_stream_so_that_it_is_resumed(
+    server: Served, monkeypatch: pytest.MonkeyPatch, errors_in_the_log: list[str]
+) -> None:
+    store = server.turnwire.services.store
+    read_log = store.read
+
+    async def fail_once(turn_id: str, after: int, limit: int, *more: Any) -> Any:
+        if limit == 1 and after:
+            monkeypatch.setattr(store, "read", read_log)
+            raise StoreError("the store is away")
+        return await read_log(turn_id, after, limit, *more)
+
+    errors_in_the_log.append("turn ")
+    monkeypatch.setattr(store, "read", fail_once)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await post(server, asks("Buy it"))
+    message = read(await within(server.http.get(f"{URL}/c/stream")))
+    assert (message.text, message.finish_reason) == ("May I? ", "tool-calls")
 
 
 async def test_partial_decisions_are_kept_and_the_turn_still_waits(server: Served) -> None:

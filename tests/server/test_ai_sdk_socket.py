@@ -51,6 +51,12 @@ async def test_chat_is_answered_in_numbered_chunks(serve: Serve) -> None:
     assert read(messages).text == "Hello there"
 
 
+async def test_request_without_a_trigger_submits_its_message(serve: Serve) -> None:
+    async with serve(saying("Hello")) as server, talking(server, URL) as talk:
+        await talk.say("send", requestId="r1", id="c", messages=[asks("Hi")])
+        assert read(await rest(talk)).text == "Hello"
+
+
 async def test_idempotency_key_of_a_request_is_read_like_a_header(serve: Serve) -> None:
     async with serve(saying("Hi")) as server, talking(server, URL) as talk:
         turns: list[str | None] = []

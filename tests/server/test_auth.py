@@ -5,12 +5,13 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
-from tests.serving import Client, Puppet, Served, error_of
+from tests.serving import Client, Puppet, Served, error_of, within
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Scope
@@ -349,6 +350,20 @@ def test_key_of_another_process_is_known_within_two_seconds_without_notification
 
     with asyncio.Runner(loop_factory=SimulatedTimeLoop) as runner:
         assert runner.run(seen_by_another()) == (True, True)
+
+
+async def test_keys_are_not_watched_any_more_when_their_changes_are_not_followed() -> None:
+    store, steps = MemoryStore(), asyncio.Queue[str]()
+
+    def watch(key: str, wake: Any) -> Any:
+        steps.put_nowait("watch")
+        return lambda: steps.put_nowait("unwatch")
+
+    store.watch = watch
+    following = asyncio.create_task(KeyRing(store).follow_changes())
+    assert await within(steps.get()) == "watch"
+    following.cancel()
+    assert await within(steps.get()) == "unwatch"
 
 
 async def test_api_key_is_nowhere_in_the_data_folder(serve: Serve, tmp_path: Path) -> None:

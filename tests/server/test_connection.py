@@ -188,6 +188,20 @@ async def test_send_is_used_if_a_later_uvicorn_lacks_an_attribute(name: str) -> 
     assert response.written == []
 
 
+async def test_error_of_send_is_the_client_that_has_left() -> None:
+    """Uvicorn drops what is sent to a client that has left; other servers raise an OSError."""
+
+    async def send(message: dict[str, Any]) -> None:
+        raise OSError("the client has left")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    connection = Connection(send, SseChat(), "ann", None)
+    await connection.written(b"frame")
+    assert await connection.closed(receive)
+
+
 async def test_connection_that_is_aborted_twice_breaks_once() -> None:
     """A server without a transport to abort: the second abort may come while the first one takes effect."""
     loop = asyncio.get_running_loop()

@@ -68,6 +68,19 @@ def responses(text: str, url: str, **fields: Any) -> dict[str, Any]:
     return {"input": [{"role": "user", "content": content}], **fields}
 
 
+def a2a(text: str, url: str, **fields: Any) -> dict[str, Any]:
+    content = {"raw": url.partition(",")[2]} if url.startswith("data:") else {"url": url}
+    parts = [{"text": text}, {**content, "mediaType": "image/png", "filename": "cat.png"}]
+    return {"message": {"messageId": text, "role": "ROLE_USER", "parts": parts}, **fields}
+
+
+def a2a_before_1(text: str, url: str, **fields: Any) -> dict[str, Any]:
+    content = {"bytes": url.partition(",")[2]} if url.startswith("data:") else {"uri": url}
+    file = {"kind": "file", "file": {**content, "mimeType": "image/png", "name": "cat.png"}}
+    parts = [{"kind": "text", "text": text}, file]
+    return {"message": {"messageId": text, "role": "user", "parts": parts}, **fields}
+
+
 Body = Callable[..., dict[str, Any]]
 WIRES: dict[str, tuple[str, Body]] = {
     "chat": ("/chat", native),
@@ -78,6 +91,8 @@ WIRES: dict[str, tuple[str, Body]] = {
     "ag_ui_0": ("/ag-ui", ag_ui_before_1),
     "completions": ("/v1/chat/completions", completions),
     "responses": ("/v1/responses", responses),
+    "a2a": ("/a2a/default/message:send", a2a),
+    "a2a_0": ("/a2a/default/message:send", a2a_before_1),
 }
 
 
@@ -128,8 +143,10 @@ async def test_file_that_the_agent_cannot_take_is_refused_on_every_wire(serve: S
     for types, words in (((), "takes none"), (("audio/*",), "takes audio/*, and not image/png")):
         listen.takes_attachments = types  # type: ignore[attr-defined]
         async with serve(listen) as server:
-            error = error_of(await server.http.post(path, json=body("Look", DATA_URL)))
-            assert (error["code"], words in error["message"]) == ("attachments_not_taken", True)
+            refused = await server.http.post(path, json=body("Look", DATA_URL))
+            assert refused.status_code in (400, 422), refused.text
+            assert '"attachments_not_taken"' in refused.text
+            assert words in refused.json()["error"]["message"]
             assert await server.written() == (0, 0)
 
 
@@ -303,6 +320,17 @@ async def test_files_are_gone_with_their_session_and_turn(anna: Client) -> None:
 # Limits
 
 
+async def test_file_may_be_larger_than_the_text_of_a_body_on_every_wire(
+    server: Served, anna: Client, wire: tuple[str, Body]
+) -> None:
+    path, body = wire
+    large = f"data:image/png;base64,{base64.b64encode(bytes(1_900)).decode()}"
+    answer = await within(anna.http.post(path, json=body("Look", large)))
+    assert answer.status_code == 200, answer.text
+    refused = await anna.http.post(path, json=body("Look" * 400, large))
+    assert refused.status_code == 413, refused.text
+
+
 async def test_file_over_the_limit_is_a_413(anna: Client) -> None:
     large = base64.b64encode(bytes(2_001)).decode()
     attached = [{"data": large, "media_type": "image/png", "name": "big.png"}]
@@ -361,3 +389,17 @@ async def test_large_bodies_of_a_principal_are_read_two_at_a_time(server: Served
         assert (await within(reader.readline())).startswith(b"HTTP/1.1 200")
         writer.close()
     await until(lambda: not slots._held["anna"])
+
+
+@pytest.mark.parametrize("path", ["/chat", "/v1/sessions/diary/turns", "/v1/sessions/diary/files", "/v1/documents"])
+async def test_large_body_over_the_waiting_ones_is_a_429(
+    server: Served, anna: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.turnwire.services.uploads, "_each", 0)
+    monkeypatch.setattr(server.turnwire.services.uploads, "_max_waiting", 0)
+    if path in ("/chat", "/v1/sessions/diary/turns"):
+        attached = [{"data": base64.b64encode(bytes(1_800)).decode(), "media_type": "image/png"}]
+        refused = await within(anna.http.post(path, json={"message": "Look", "attachments": attached}))
+    else:
+        refused = await within(anna.http.post(path, files={"file": ("cat.png", bytes(1_800), "image/png")}))
+    assert error_of(refused, 429)["code"] == "too_many_requests"

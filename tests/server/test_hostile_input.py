@@ -190,6 +190,23 @@ async def test_a_position_that_cannot_be_one_is_refused(serve: Serve) -> None:
         assert await server.written() == (1, 1)
 
 
+async def test_number_of_a_query_that_is_none_is_refused_on_every_wire(serve: Serve) -> None:
+    async with serve(saying("Hello.")) as server:
+        async with server.ask(session_id="s") as stream:
+            await stream.rest()
+        turn, response = f"/v1/turns/{stream.turn_id}/events", f"/v1/responses/resp_{stream.turn_id}"
+        for number in ("banana", "--1", "1e3", "9" * 16, "9" * 5_000, "½"):
+            for path, query in (
+                (response, {"stream": "true", "starting_after": number}),
+                (f"{response}/input_items", {"limit": number}),
+                ("/ag-ui", {"runId": stream.turn_id, "offset": number}),
+                ("/api/chat/s/stream", {"startIndex": number}),
+                (turn, {"wire": "three_phase_text", "offset": number}),
+            ):
+                answer = await server.http.get(path, params=query)
+                assert answer.status_code in (400, 422), (path, number, answer.text)
+
+
 async def test_a_time_to_wait_that_is_no_number_is_refused(serve: Serve) -> None:
     async with serve(saying("Hello.")) as server:
         turn_id = await server.start()

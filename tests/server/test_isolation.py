@@ -164,6 +164,24 @@ async def test_row_6_too_many_waiting_requests_are_refused_with_retry_after(serv
         assert "retry-after" in refused.headers
 
 
+async def test_row_6_answers_that_read_logs_take_a_slot_on_every_wire(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        turn_id = await ended_turn(server, puppet, "hello", session_id="mine")
+        slots = server.turnwire.services.requests
+        for path in (
+            f"/v1/turns/{turn_id}",
+            "/api/chat/mine/messages",
+            "/ag-ui?threadId=mine",
+            f"/v1/responses/resp_{turn_id}",
+            f"/v1/responses/resp_{turn_id}/input_items",
+            f"/a2a/default/tasks/{turn_id}",
+        ):
+            assert (await server.http.get(path)).status_code == 200, path
+            before, slots._free, slots._max_waiting = slots._free, 0, 0
+            assert (await server.http.get(path)).status_code == 429, path
+            slots._free, slots._max_waiting = before, 256
+
+
 async def test_row_3_stalled_readers_of_a_large_answer_are_counted_and_dropped(serve: Serve, puppet: Puppet) -> None:
     """A snapshot is one answer, and stays in memory until its reader has taken it."""
     async with serve(write_timeout=LONG) as server:
@@ -310,15 +328,18 @@ async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
             wrong = await server.http.get("/v1/sessions", headers={"authorization": "Bearer tw_wrong"})
             assert error_of(wrong, 401)["code"] == "unauthorized"
         assert error_of(await server.http.post("/login", json={"key": "tw_wrong"}), 401)
+        me = await server.http.get("/v1/me", headers={"authorization": "Bearer tw_wrong"})
+        assert me.json()["principal"] is None
         assert delays == sorted(delays)
-        assert (len(delays), delays[-1] > 4 * delays[0]) == (5, True)
-        assert metrics.REFUSED_KEYS.values[""] == before + 5
+        assert (len(delays), delays[-1] > 4 * delays[0]) == (6, True)
+        assert metrics.REFUSED_KEYS.values[""] == before + 6
         assert "wrong API key(s) from 127.0.0.1" in caplog.text
         assert "tw_wrong" not in caplog.text
         # A request without a key is no guess, and one with the right key is not slowed.
         assert error_of(await server.http.get("/v1/sessions"), 401)
+        assert (await server.http.get("/v1/me")).json()["login_required"] is True
         assert (await server.http.get("/v1/sessions", headers={"authorization": f"Bearer {key}"})).status_code == 200
-        assert len(delays) == 5
+        assert len(delays) == 6
 
 
 async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:

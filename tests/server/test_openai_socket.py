@@ -1,11 +1,15 @@
 """`/v1/responses` as a WebSocket, with OpenAI's own client and by hand."""
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_of
 from tests.server.socket_client import SocketMessage, Talk, talking
-from tests.serving import Puppet, saying, within
+from tests.serving import Puppet, saying, until, within
+from turnwire.wires.openai import responses_routes
 
 URL = "/v1/responses"
 
@@ -69,6 +73,34 @@ async def test_requests_of_one_stream_id_are_answered_in_order(serve: Serve, pup
             if message["type"] == "response.completed":
                 ended.append(message["stream_id"])
     assert sorted(ended) == ["a", "a", "b"]
+
+
+async def test_queued_requests_of_a_client_that_has_left_are_not_begun(
+    serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = list[Any](), asyncio.Event()
+    begin_response = responses_routes.begin_response
+
+    async def begin(services: Any, caller: Any, body: Any, *key: Any) -> Any:
+        begun.append(body.input)
+        if len(begun) == 2:
+            await go_on.wait()
+        return await begin_response(services, caller, body, *key)
+
+    monkeypatch.setattr(responses_routes, "begin_response", begin)
+    async with serve() as server:
+        streams = server.turnwire.services.streams
+        async with talking(server, URL) as talk:
+            for text in ("one", "two", "three"):
+                await create(talk, text, stream_id="a")
+            (await puppet.part()).end()
+            await until(lambda: len(begun) == 2)
+        await until(lambda: streams.open_count == 0)
+        go_on.set()
+        second = await puppet.part()
+        await until(lambda: not streams.is_reading("local"))
+        assert begun == ["one", "two"]
+        second.end()
 
 
 async def test_refused_request_is_an_openai_error_and_the_next_one_is_answered(serve: Serve) -> None:

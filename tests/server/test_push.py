@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import itertools
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec import structs
 
 import turnwire.server as server_package
 from tests.reporting.http_receiver import ReceivedRequest, Receiver, run_receiver
@@ -229,6 +231,40 @@ async def test_unsubscribed_browser_gets_nothing(serve: Serve, puppet: Puppet, s
         assert await store.list_annotations("push_subscription", None) == []
 
 
+async def test_stored_address_that_is_none_is_removed_and_the_other_browsers_are_notified(
+    serve: Serve, puppet: Puppet, service: PushService
+) -> None:
+    async with serve(authenticate=by_user, push_contact=CONTACT) as server, subscribed(server, service) as anna:
+        (stored,) = await server.turnwire.store.list_annotations("push_subscription", "anna")
+        value = json.dumps({**json.loads(stored.value), "endpoint": "https://push.example/\n"})
+        for key in ("", "g" * 64):  # The one before and the one after the valid one.
+            await server.turnwire.store.annotate(structs.replace(stored, key=key, value=value))
+        await start(anna, "Hello")
+        (await puppet.part()).end()
+        await service.message()
+        await until_stored(server, 1)
+
+
+async def until_stored(server: Served, count: int) -> None:
+    """Wait until this number of subscriptions is stored."""
+    async with asyncio.timeout(PATIENCE):
+        while len(await server.turnwire.store.list_annotations("push_subscription", "anna")) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_only_the_newest_subscriptions_of_a_user_are_kept(
+    serve: Serve, service: PushService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "now_ms", itertools.count(1).__next__)
+    async with serve(authenticate=by_user, push_contact=CONTACT) as server, user(server, "anna") as anna:
+        for number in range(23):
+            body = {**service.subscription, "endpoint": f"{service.receiver.url}/{number}"}
+            assert (await anna.http.post("/v1/push/subscriptions", json=body)).status_code == 201
+        found = await server.turnwire.store.list_annotations("push_subscription", "anna")
+        kept = {json.loads(item.value)["endpoint"].rpartition("/")[2] for item in found}
+        assert kept == {str(number) for number in range(3, 23)}
+
+
 async def test_browser_belongs_to_its_last_user(serve: Serve, service: PushService) -> None:
     async with serve(authenticate=by_user, push_contact=CONTACT) as server:
         for name in ("anna", "bob"):
@@ -262,6 +298,8 @@ async def test_server_without_a_contact_has_no_push(serve: Serve, service: PushS
         ("http://push.example/x", {}),
         ("ftp://push.example/x", {}),
         ("https:///x", {}),
+        ("https://push.example/\n", {}),
+        ("https://[push.example/x", {}),
         ("https://push.example/x", {"p256dh": encoded(b"\x04" + b"\x00" * 64)}),
         ("https://push.example/x", {"auth": "AAAA"}),
         ("https://push.example/x", {"auth": "not base64!"}),

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -20,12 +20,12 @@ from tests.serving import until, within
 from tests.wires.served_log import ServedLog, served_log
 from turnwire.client import AsyncClient
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import CustomEvent, DoneEvent, RestartEvent, TokenEvent, ToolCallEvent
+from turnwire.core.events import CustomEvent, DoneEvent, Event, QuestionEvent, RestartEvent, TokenEvent, ToolCallEvent
 from turnwire.core.turns import TurnState
 from turnwire.wires.acp.agent import AcpAgent
-from turnwire.wires.acp.connection import RpcConnection
-from turnwire.wires.acp.encoder import SessionUpdates, Update, standing_events, state_updates
-from turnwire.wires.acp.hosts import ServerHost
+from turnwire.wires.acp.connection import RpcConnection, RpcError
+from turnwire.wires.acp.encoder import Positioned, SessionUpdates, Update, standing_events, state_updates
+from turnwire.wires.acp.hosts import HostedTurn, HostFailure, ServerHost
 
 EXAMPLES = settings(max_examples=examples(15))
 
@@ -219,3 +219,65 @@ def test_call_without_result_ends_with_the_turn() -> None:
         for update in encoder.updates(number, event):
             seen.take(update)
     assert [call["status"] for call in seen.calls.values()] == ["failed"]
+
+
+class ScriptedHost:
+    """A host with one session, whose turns have these events and then are lost, unless they have ended."""
+
+    def __init__(self, *logs: Sequence[Event]) -> None:
+        self.logs = logs
+        self.messages: list[str] = []
+        self.lost = asyncio.Event()
+
+    async def create_session(self) -> str:
+        return "s1"
+
+    async def turns(self, session_id: str) -> list[HostedTurn]:
+        return []
+
+    async def start(self, session_id: str, message: str, *_: Any) -> str:
+        self.messages.append(message)
+        return f"t{len(self.messages)}"
+
+    async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
+        for positioned in enumerate(self.logs[int(turn_id[1:]) - 1], 1):
+            yield positioned
+        await self.lost.wait()
+        raise HostFailure("the server is away")
+
+
+class Recorder:
+    """The editor's end of a connection: takes every update."""
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        pass
+
+
+async def test_prompt_after_a_lost_turn_with_a_question_starts_a_turn(caplog: pytest.LogCaptureFixture) -> None:
+    host = ScriptedHost([QuestionEvent("q1", "Which one?")], [TokenEvent("Yes."), DoneEvent("completed", "s1", "t2")])
+    agent = AcpAgent(cast("Any", host), "1")
+    agent.peer = cast("Any", Recorder())
+    await agent.handle("session/new", {"cwd": "/"})
+    prompts = [{"sessionId": "s1", "prompt": [{"type": "text", "text": text}]} for text in ("Choose.", "The first.")]
+    assert await within(agent.handle("session/prompt", prompts[0])) == {"stopReason": "end_turn"}
+    host.lost.set()
+    await until(lambda: "t1 is no longer followed" in caplog.text)
+    assert await within(agent.handle("session/prompt", prompts[1])) == {"stopReason": "end_turn"}
+    assert host.messages == ["Choose.", "The first."]
+
+
+@pytest.mark.parametrize("error", [{"code": None}, {"code": "x"}, {}, "failed"])
+async def test_malformed_error_of_the_editor_is_an_error_of_its_request(error: Any) -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    connection = RpcConnection(reader, writer, cast("Any", None))
+    running = asyncio.create_task(connection.run())
+    their_reader, their_writer = await asyncio.open_connection(sock=theirs)
+    asking = asyncio.create_task(connection.request("session/request_permission", {}))
+    request = json.loads(await within(their_reader.readline()))
+    their_writer.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode() + b"\n")
+    with pytest.raises(RpcError):
+        await within(asking)
+    their_writer.close()
+    await within(running)
+    writer.close()

@@ -96,16 +96,19 @@ class KeyRing:
     async def follow_changes(self) -> None:
         """Read the keys again whenever another process changes them, until cancelled."""
         changed = asyncio.Event()
-        self._store.watch(KEYS, lambda _: changed.set())
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_REFRESH_SECONDS):
-                    await changed.wait()
-            changed.clear()
-            try:
-                await self.open()
-            except StoreError as error:
-                logger.warning("the API keys could not be read again: %s", error)
+        unwatch = self._store.watch(KEYS, lambda _: changed.set())
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_REFRESH_SECONDS):
+                        await changed.wait()
+                changed.clear()
+                try:
+                    await self.open()
+                except StoreError as error:
+                    logger.warning("the API keys could not be read again: %s", error)
+        finally:
+            unwatch()
 
     @property
     def is_empty(self) -> bool:

@@ -516,14 +516,20 @@ def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
     return Cursor()
 
 
+def parse_count(text: str) -> int | None:
+    """Return the number that a text is, of 15 digits at most; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
 def parse_offset(query: dict[str, str]) -> int | None:
     """Return how many bytes of a text stream a client has. Raises HttpError 422."""
     text = query.get("offset")
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+    offset = parse_count(text)
+    if offset is None:
         raise HttpError(422, "invalid_request", "offset: not a number of bytes")
-    return int(text)
+    return offset
 
 
 def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> tuple[str, int] | None:
@@ -531,10 +537,11 @@ def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> 
     text = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
     if not text:
         return None
-    turn_id, _, position = text.rpartition(":")
-    if not re.fullmatch(_ID, turn_id) or not position.isdecimal() or len(position) > 15:
+    turn_id, _, number = text.rpartition(":")
+    position = parse_count(number)
+    if not re.fullmatch(_ID, turn_id) or position is None:
         raise BadCursorError("Last-Event-ID" if b"last-event-id" in headers else "after")
-    return turn_id, int(position)
+    return turn_id, position
 
 
 def check_key(text: str) -> str | None:

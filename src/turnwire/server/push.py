@@ -52,6 +52,10 @@ class PushSubscription(Struct, frozen=True):
 
     def check(self) -> None:
         """Raise ValueError, which names the field, if no message could be sent to it."""
+        try:
+            httpx.URL(self.endpoint)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"endpoint: {error}") from None
         parts = urlsplit(self.endpoint)
         if (parts.scheme != "https" and not LOCAL_NETWORKS) or not parts.hostname:
             raise ValueError("endpoint: must be an https URL")
@@ -86,17 +90,17 @@ class PushNotifier:
         return _encoded(key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint))
 
     async def subscribe(self, principal: str, subscription: PushSubscription) -> None:
-        """Store a subscription. A browser has one; it belongs to whoever used the browser last."""
-        value = ascii_json(msgspec.to_builtins(subscription))
+        """Store a subscription, and remove the principal's oldest ones if there are too many.
+
+        A browser has one; it belongs to whoever used the browser last.
+        """
+        key, value = _key_of(subscription.endpoint), ascii_json(msgspec.to_builtins(subscription))
         await self._store.annotate(
-            Annotation(
-                kind="push_subscription",
-                key=_key_of(subscription.endpoint),
-                principal=principal,
-                at=now_ms(),
-                value=value.decode("ascii"),
-            )
+            Annotation(kind="push_subscription", key=key, principal=principal, at=now_ms(), value=value.decode("ascii"))
         )
+        found = await self._store.list_annotations("push_subscription", principal)
+        for old in sorted(found, key=lambda item: (item.key == key, item.at))[:-_MAX_SUBSCRIPTIONS]:
+            await self._store.remove_annotations("push_subscription", principal, key=old.key)
 
     async def unsubscribe(self, principal: str, endpoint: str) -> None:
         await self._store.remove_annotations("push_subscription", principal, key=_key_of(endpoint))
@@ -145,7 +149,10 @@ class PushNotifier:
 
     async def _post(self, subscription: PushSubscription, payload: bytes, record: TurnRecord) -> str:
         """Send one message. Return `delivered`, `gone` or `failed`."""
-        url = httpx.URL(subscription.endpoint)
+        try:
+            url = httpx.URL(subscription.endpoint)
+        except httpx.InvalidURL:
+            return "gone"  # Older versions stored such an address.
         origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
         claims = {"sub": self._contact, "aud": origin, "exp": now_ms() // 1000 + _LIFETIME_SECONDS // 2}
         headers = {

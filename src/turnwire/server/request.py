@@ -15,7 +15,7 @@ from turnwire.server.messages import check_id, check_key
 from turnwire.server.streams.connection import Receive, Send
 
 # Base64 in a data URL, or in a field that has a file.
-_FILE_DATA = re.compile(rb'(?:;base64,|"(?:data|file_data|value)"\s*:\s*")[A-Za-z0-9+/=_-]*')
+_FILE_DATA = re.compile(rb'(?:;base64,|"(?:bytes|data|file_data|raw|value)"\s*:\s*")[A-Za-z0-9+/=_-]*')
 
 
 class Request:

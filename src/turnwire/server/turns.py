@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from turnwire.core.codec import LoggedEvent, ascii_json, begins_wait, time_text
-from turnwire.core.contracts import Accepted, Budget, LogReader
+from turnwire.core.contracts import Accepted, Budget, LogReader, OnBusy
 from turnwire.core.errors import (
     AgentNotFoundError,
     EventsGoneError,
@@ -173,12 +173,29 @@ async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[Tu
     return unfinished
 
 
-def is_abandoned(services: Services, turns: Sequence[TurnRecord]) -> bool:
-    """Return True if turns are running and nobody reads any of them, as far as this process knows."""
+def on_busy_for(services: Services, turns: Sequence[TurnRecord]) -> OnBusy:
+    """Return what a message does to the unfinished turns of its session, where clients have no field for it.
+
+    It interrupts a turn that waits, because the user writes instead of deciding; and turns that run if nobody reads any
+    of them, as far as this process knows, because the stop button of such clients only closes the connection.
+    """
     running = [turn for turn in turns if turn.phase == "running"]
-    return bool(running) and not any(
+    is_read = any(
         services.streams.has_readers(turn) or services.store.may_be_watched_elsewhere(turn.id) for turn in running
     )
+    is_waiting = any(turn.phase == "waiting" for turn in turns)
+    return "interrupt" if is_waiting or (running and not is_read) else "enqueue"
+
+
+async def last_turns(services: Services, principal: str, session_id: str | None, limit: int) -> list[TurnRecord]:
+    """Return the last turns of a session, oldest first; none if there is no such session."""
+    if session_id is None:
+        return []
+    try:
+        session = await services.store.find_session(principal, session_id)
+    except SessionNotFoundError:
+        return []
+    return await services.store.list_turns(principal, session_id=session.id, limit=limit)
 
 
 async def remaining_budget(services: Services, principal: str) -> Budget | None:

@@ -4,6 +4,7 @@ Lines end with LF alone, a frame has one `data` line, and `data` is one line of 
 finds a line break that is not there.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -133,3 +134,8 @@ def usage_fields(usage: Usage) -> dict[str, int]:
         cachedInputTokens=usage.cached_input_tokens,
         reasoningTokens=usage.reasoning_tokens,
     )
+
+
+def known_call_id(shown_id: str, known: Container[str]) -> str | None:
+    """Return a call's own id: to a repeated call id, clients see the position of the second call appended."""
+    return next((name for name in (shown_id, shown_id.rpartition("-")[0]) if name in known), None)

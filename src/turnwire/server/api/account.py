@@ -16,7 +16,7 @@ from turnwire.core.contracts import (
 from turnwire.core.model_options import declared_options
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep, Writing
-from turnwire.server.auth import Caller
+from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import header_map
 from turnwire.server.messages import LoginBody, PushEndpointBody, PushSubscriptionBody
@@ -42,6 +42,8 @@ async def me(services: ServicesDep, request: Request, response: Response) -> Jso
     except HttpError as error:
         if error.status != 401:
             raise
+        if isinstance(error, WrongKeyError):
+            await services.auth.refusals.note(_address(request))
         caller = None
     return _identity(services, caller)
 
@@ -53,7 +55,7 @@ async def login(services: ServicesDep, request: Request, response: Response, bod
     headers = header_map(dict(request.scope))
     if b"origin" in headers:
         services.logins.check_origin(headers)  # Or a page could log somebody in as somebody else.
-    key, address = services.keys.find(body.key), request.client.host if request.client else ""
+    key, address = services.keys.find(body.key), _address(request)
     if key is None:
         await services.auth.refusals.note(address)
         raise HttpError(401, "unauthorized", "this is not a valid API key")
@@ -69,6 +71,10 @@ async def logout(services: ServicesDep, request: Request, response: Response) ->
     if b"origin" in headers:
         services.logins.check_origin(headers)
     response.headers["Set-Cookie"] = services.logins.expired_cookie(dict(request.scope), headers)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _identity(services: Services, caller: Caller | None) -> Json:

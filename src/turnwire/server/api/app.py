@@ -103,8 +103,13 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, HttpError):
-        return _response(error.__cause__)  # Raised while FastAPI read the body.
+    match error.__cause__:  # Raised while FastAPI read the body.
+        case HttpError() as cause:
+            return _response(cause)
+        case TurnwireError() as cause:
+            return _response(http_error(cause))
+        case _:
+            pass
     if error.status_code == 400 and request.headers.get("content-type", "").startswith("multipart/"):
         return _response(HttpError(422, "invalid_request", "the body is not a form that can be read"))
     if error.status_code == 400:

@@ -22,7 +22,7 @@ from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep,
 from turnwire.server.api.turns import session_feedback
 from turnwire.server.attachments import Attachment, clean_name
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, SessionBody, TitleBody, parse_fields
+from turnwire.server.messages import MessageBody, SessionBody, TitleBody, check_key, parse_fields
 from turnwire.server.services import Services
 from turnwire.server.turns import check_file_size, snapshot_json, start_turn, turn_json, turn_state
 
@@ -121,8 +121,7 @@ async def start(
 ) -> Json:
     session = await services.store.find_session(caller.principal, id)
     body = body.model_copy(update={"session_id": session.id})
-    key = (idempotency_key or "").strip() or None
-    accepted = await start_turn(services, caller.principal, body, key)
+    accepted = await start_turn(services, caller.principal, body, check_key(idempotency_key or ""))
     response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
     return {**turn_json(accepted.record), "created": accepted.created}
 

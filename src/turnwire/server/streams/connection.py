@@ -31,6 +31,7 @@ class Connection:
     __slots__ = (
         "_cycle",
         "_direct",
+        "_has_left",
         "_is_broken",
         "_scope",
         "_send",
@@ -73,6 +74,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
+        self._has_left = False
 
     def write(self, body: bytes, *, last: bool = False) -> None:
         """Send a piece of the body; nothing once the stream has ended. Must not be called while `is_blocked`."""
@@ -146,7 +148,7 @@ class Connection:
             async with _NO_SCOPE if self._direct else asyncio.timeout(None) as self._scope:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                return not self.is_finished
+                return self._has_left or not self.is_finished
         except TimeoutError:
             if self._is_broken:
                 raise BrokenStreamError from None
@@ -160,8 +162,11 @@ class Connection:
     def _written(self, task: asyncio.Task[None]) -> None:
         self.is_blocked = False
         self._task = None
-        if task.cancelled() or task.exception() is not None:
+        if task.cancelled():
             self.is_finished = True
+        elif task.exception() is not None:
+            # Some servers report a disconnect as an error of `send`.
+            self._has_left, self.is_finished = not self.is_finished, True
         elif self.is_finished:
             self._stop_waiting()
         elif self.on_writable is not None:

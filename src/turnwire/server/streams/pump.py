@@ -156,7 +156,12 @@ class TurnPump:
 
     async def _pause(self) -> None:
         # These events may be just the end of a page; the turn waits only if the log ends here too.
-        if not await self.store.read(self.turn_id, self.head, 1):
+        try:
+            is_end = not await self.store.read(self.turn_id, self.head, 1)
+        except Exception as error:
+            self._fail(error)
+            return
+        if is_end:
             self.pause = self.encoder.pause()
             for reader in tuple(self._readers):
                 reader.advance()

@@ -319,6 +319,9 @@ class SocketTurns:
         connection = SocketReader(self._socket, wire, to_messages, end)
         followed = self._followed[name] = _FollowedTurn(record.id, connection, None, slot)
         self._runner.reader_joined(record)
+        if self._socket.is_finished:  # The client has left meanwhile.
+            self.leave(name, by_client=not self._socket.was_closed)
+            return
         followed.reader = self._hub.attach(record, point, connection)
 
     def leave(self, name: str, *, by_client: bool) -> None:

@@ -19,7 +19,7 @@ from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
 from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.replay import EncoderFor, StateReader, stream_session
-from turnwire.server.streams.resume import ResumePoint, first_frame, void_of
+from turnwire.server.streams.resume import START, ResumePoint, first_frame, void_of
 from turnwire.server.turns import chat_error
 
 logger = logging.getLogger("turnwire.streams")
@@ -87,7 +87,8 @@ class Stream:
 
     async def run(self, receive: Receive, send: Send) -> None:
         turn_id, left, opened_at = self._turn_id, True, monotonic()
-        begins = self._source is not None and not self._source.waits
+        assert self._source is not None
+        begins = not self._source.waits
         if begins:
             # Before connecting, because a hub that is draining writes the last frame to a new connection at once.
             await send(_start(200, self._headers))
@@ -97,7 +98,7 @@ class Stream:
         self._record = None
         beginning: asyncio.Task[None] | None = None
         try:
-            if self._source is not None and not self._source.waits:
+            if begins:
                 self._reader = self._source.attach(connection)
             if self._reader is None:
                 beginning = asyncio.create_task(self._begin(connection, send))
@@ -157,7 +158,7 @@ class TurnSource(StreamSource):
         return self._hub.attach(self._record, self._point, connection)
 
 
-class FirstFrameSource(StreamSource):
+class FirstFrameSource(TurnSource):
     """One turn from its start, as soon as the wire has something to send; a turn that fails before is an error.
 
     After `timeout` seconds the stream begins in any case.
@@ -166,9 +167,8 @@ class FirstFrameSource(StreamSource):
     waits = True
 
     def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire, timeout: float) -> None:
-        self._hub = hub
+        super().__init__(hub, record, START)
         self._store = store
-        self._record = record
         self._wire = wire
         self._timeout = timeout
 
@@ -185,9 +185,6 @@ class FirstFrameSource(StreamSource):
             if failure is not None:
                 raise failure
         self._point = ResumePoint(void=await void_of(self._store, turn_id))
-
-    def attach(self, connection: Connection) -> Reader | None:
-        return self._hub.attach(self._record, self._point, connection)
 
 
 class SessionSource(StreamSource):

@@ -13,6 +13,7 @@ from turnwire.core.errors import BadCursorError, SessionNotFoundError, TurnNotFo
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
+from turnwire.server.messages import parse_count
 from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
@@ -49,7 +50,6 @@ from turnwire.wires.a2a.push import CHANNEL, PushConfigs, StoredConfig, check_ad
 from turnwire.wires.a2a.resume import frame_point, snapshot_point
 
 _MAX_COUNTED = 1_000
-_MAX_DIGITS = 15
 
 
 class TaskCall(Struct, frozen=True):
@@ -213,9 +213,10 @@ async def subscribe(call: TaskCall, params: TaskParams) -> Stream:
 
 
 def _frame_number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
+    number = parse_count(text)
+    if number is None:
         raise BadCursorError("Last-Event-ID")
-    return int(text)
+    return number
 
 
 async def list_tasks(call: TaskCall, params: ListTasksParams) -> dict[str, Any]:

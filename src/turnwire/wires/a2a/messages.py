@@ -1,9 +1,8 @@
 """The requests of A2A, in both versions, and its errors."""
 
-import base64
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -22,7 +21,7 @@ from pydantic.alias_generators import to_camel
 from turnwire.core.codec import ascii_json
 from turnwire.core.turns import Question
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import Attachment, ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
+from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
 _MAX_PARTS = 200
@@ -84,8 +83,9 @@ class Part(_A2aModel):
 
 
 def _standard_base64(text: str) -> str:
-    """Return base64 in the alphabet that attachments have; ProtoJSON takes the one for addresses too."""
-    return base64.b64encode(base64.urlsafe_b64decode(text.translate(str.maketrans("+/", "-_")) + "==")).decode()
+    """Return base64 in the form that attachments have; ProtoJSON takes the alphabet of addresses and no padding too."""
+    digits = "".join(text.split()).rstrip("=").translate(str.maketrans("-_", "+/"))
+    return digits + "=" * (-len(digits) % 4)
 
 
 class A2aMessage(_A2aModel):
@@ -200,6 +200,11 @@ class ListTasksParams(_A2aModel):
             raise ValueError("it is not a time in ISO 8601")
         return value
 
+    @field_validator("status_timestamp_after")
+    @classmethod
+    def _has_zone(cls, value: datetime | None) -> datetime | None:
+        return value if value is None or value.tzinfo is not None else value.replace(tzinfo=UTC)
+
 
 class SetPushParams(_A2aModel):
     """A new push configuration; A2A 0.3 has it in an object of its own."""
@@ -241,9 +246,7 @@ def prompt_body(params: SendParams, agent: str) -> WireMessageBody:
             "message": sent.text,
             "session_id": sent.context_id,
             "agent": agent,
-            "attachments": [
-                Attachment.model_validate(attachment) for part in sent.parts if (attachment := part.attachment)
-            ],
+            "attachments": [attachment for part in sent.parts if (attachment := part.attachment)],
             "extra_options": omit_none(
                 message_id=sent.message_id, context_id=sent.context_id, metadata=metadata or None
             ),
@@ -297,14 +300,14 @@ def _reply(question: Question, value: Any) -> TaskAnswers:
     return parse_fields(TaskAnswers, {"replies": [{"question_id": question.id, "value": value}]})
 
 
-def _decision_of_text(text: str) -> CallDecision:
+def _decision_of_text(text: str) -> dict[str, Any]:
     word, _, reason = text.strip().partition(" ")
     answer = re.sub(r"[^a-z]", "", word.lower())
     if answer not in _YES | _NO:
         raise HttpError(
             422, "invalid_request", "message.parts: the task waits for a decision; begin with `approve` or `deny`"
         )
-    return CallDecision(approved=answer in _YES, reason=reason.strip(" .,;:-") or None)
+    return {"approved": answer in _YES, "reason": reason.strip(" .,;:-") or None}
 
 
 def _value_of_text(schema: Mapping[str, Any], text: str) -> Any:

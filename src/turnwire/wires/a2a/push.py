@@ -117,8 +117,9 @@ class PushConfigs:
             await self.write(record, after)
 
     async def list(self, record: TurnRecord) -> "list[StoredConfig]":
+        last = _key(record.id, "~")  # It comes after all ids that a configuration may have.
         found = await self._store.list_annotations(
-            "a2a_push", record.principal, session_id=record.session_id, limit=_PAGE
+            "a2a_push", record.principal, session_id=record.session_id, before=last, limit=_PAGE
         )
         return [_stored(annotation) for annotation in reversed(found) if annotation.turn_id == record.id]
 

@@ -1,5 +1,6 @@
 """The routes of A2A: `/a2a/{agent}` speaks JSON-RPC, the paths below it are the REST binding, and agents have cards."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, cast
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 
 from turnwire.core.codec import ascii_json
 from turnwire.core.errors import TurnwireError
-from turnwire.server.errors import HttpError, http_error
+from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
 from turnwire.server.request import Request, json_headers
 from turnwire.server.router import Endpoint, Parameter, Route, response
@@ -36,6 +37,8 @@ from turnwire.wires.a2a.messages import (
     rest_error,
     rpc_error,
 )
+
+logger = logging.getLogger("turnwire.wires.a2a")
 
 _CANCEL, _SUBSCRIBE = ":cancel", ":subscribe"
 _CARD_SECONDS = 300
@@ -96,6 +99,9 @@ async def rpc(request: Request, services: Services) -> Stream | None:
     except HttpError as error:
         status = 415 if error.status == 415 else 200
         await request.respond_json_bytes(status, rpc_error(request_id, error))
+    except Exception:
+        logger.exception("a request to %s failed", request.path)
+        await _respond(request, rpc_error(request_id, internal_error()))
     else:
         if isinstance(result, Stream):
             return result
@@ -265,8 +271,9 @@ def _route(
     body: type[BaseModel] | None = None,
     responses: Mapping[str, Mapping[str, Any]] = _JSON,
 ) -> Route:
+    takes_files = body in (SendParams, JsonRpcRequest)
     return Route(
-        method, path, endpoint, summary, "a2a", (_AGENT, *parameters), body, responses=responses, dialect=rest_error
+        method, path, endpoint, summary, "a2a", (_AGENT, *parameters), body, responses, rest_error, takes_files
     )
 
 

@@ -277,6 +277,8 @@ class AcpAgent:
 
         def forget(ended: Following) -> None:
             session.following.pop(turn_id, None)
+            # Requests stay open, because the host takes their answers. A prompt that answers needs a turn to follow.
+            session.forms = {key: form for key, form in session.forms.items() if key[0] != turn_id}
             if not ended.cancelled() and ended.exception() is not None:
                 logger.warning("turn %s is no longer followed: %s", turn_id, ended.exception())
 

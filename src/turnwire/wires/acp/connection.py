@@ -101,7 +101,9 @@ class RpcConnection:
         error: Any = message.get("error")
         if error is not None:
             known = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-            future.set_exception(RpcError(int(known.get("code", 0)), str(known.get("message", "failed"))))
+            code = known.get("code")
+            code = code if isinstance(code, int) else INTERNAL_ERROR
+            future.set_exception(RpcError(code, str(known.get("message", "failed"))))
         else:
             future.set_result(message.get("result"))
 

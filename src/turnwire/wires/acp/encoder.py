@@ -33,7 +33,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Step, TurnState
+from turnwire.core.turns import TurnState
 from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
 from turnwire.wires.progress import approval_question, question_schema, step_line
 
@@ -209,12 +209,11 @@ def state_updates(state: TurnState) -> Iterator[Update]:
         yield _text("agent_message_chunk", state.text, f"{state.turn_id}:answer")
 
 
-def permission_request(session_id: str, tool_call_id: str, request: ApprovalRequestEvent | Step) -> dict[str, Any]:
+def permission_request(session_id: str, tool_call_id: str, request: ApprovalRequestEvent) -> dict[str, Any]:
     """Return the parameters of `session/request_permission`."""
-    tool = request.name if isinstance(request, Step) else request.tool
     call = {
         "toolCallId": tool_call_id,
-        "title": tool,
+        "title": request.tool,
         "status": "pending",
         "rawInput": request.args,
         "content": _content(approval_question(request)),

@@ -1,7 +1,7 @@
 """The hosts of an editor's sessions: a running server, or this process."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -89,6 +89,22 @@ class SessionHost(Protocol):
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None: ...
 
 
+@contextmanager
+def _client_errors() -> Generator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise HostFailure(str(error), is_missing=error.status == 404) from error
+
+
+@contextmanager
+def _core_errors() -> Generator[None]:
+    try:
+        yield
+    except (TurnwireError, HttpError) as error:
+        raise HostFailure(str(error), is_missing=error.code == "session_not_found") from error
+
+
 class ServerHost:
     """A running server. Its turns outlive the editor, and a lost connection is resumed."""
 
@@ -96,49 +112,39 @@ class ServerHost:
         self._client = client
 
     async def agents(self) -> list[AgentChoice]:
-        try:
+        with _client_errors():
             found = (await self._client.request("GET", "/v1/agents"))["agents"]
-        except ClientError as error:
-            raise _failure(error) from error
         return [
             AgentChoice(item["name"], item.get("description") or "", bool(item.get("takes_attachments")))
             for item in found
         ]
 
     async def create_session(self) -> str:
-        try:
+        with _client_errors():
             return (await self._client.create_session()).id
-        except ClientError as error:
-            raise _failure(error) from error
 
     async def turns(self, session_id: str) -> list[HostedTurn]:
-        try:
+        with _client_errors():
             session = await self._client.session(session_id, limit=_MAX_TURNS)
-        except ClientError as error:
-            raise _failure(error) from error
         return [_hosted(turn) for turn in session.turns]
 
     async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
-        try:
+        with _client_errors():
             page = await self._client.sessions(before=before, limit=_PAGE)
-        except ClientError as error:
-            raise _failure(error) from error
         return [HostedSession(item.id, item.title or "", item.updated_at) for item in page.sessions], page.next
 
     async def start(
         self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
     ) -> str:
-        try:
+        with _client_errors():
             turn = await self._client.enqueue(
                 session_id, message, agent=agent, attachments=[*attachments] or None, on_busy=on_busy
             )
-        except ClientError as error:
-            raise _failure(error) from error
         return turn.id
 
     async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
         turn = self._client.turn(turn_id)
-        try:
+        with _client_errors():
             async with aclosing(turn.updates()) as updates:
                 async for update in updates:
                     match update:
@@ -148,30 +154,18 @@ class ServerHost:
                             yield state
                         case _:
                             pass
-        except ClientError as error:
-            raise _failure(error) from error
 
     async def cancel(self, turn_id: str) -> None:
-        try:
+        with _client_errors():
             await self._client.cancel(turn_id)
-        except ClientError as error:
-            raise _failure(error) from error
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
-        try:
+        with _client_errors():
             await self._client.decide(turn_id, call_id, approved=approved, args=args)
-        except ClientError as error:
-            raise _failure(error) from error
 
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
-        try:
+        with _client_errors():
             await self._client.reply(turn_id, question_id, value, declined=declined)
-        except ClientError as error:
-            raise _failure(error) from error
-
-
-def _failure(error: ClientError) -> HostFailure:
-    return HostFailure(str(error), is_missing=error.status == 404)
 
 
 def _hosted(turn: TurnSummary) -> HostedTurn:
@@ -191,25 +185,19 @@ class EmbeddedSessions:
         ]
 
     async def create_session(self) -> str:
-        try:
+        with _core_errors():
             session, _ = await self._services.store.ensure_session(LOCAL_PRINCIPAL, None, None)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error
         return session.id
 
     async def turns(self, session_id: str) -> list[HostedTurn]:
-        try:
+        with _core_errors():
             session = await self._services.store.find_session(LOCAL_PRINCIPAL, session_id)
             turns = await self._services.store.list_turns(LOCAL_PRINCIPAL, session_id=session.id, limit=_MAX_TURNS)
-        except TurnwireError as error:
-            raise HostFailure(str(error), is_missing=error.code == "session_not_found") from error
         return [HostedTurn(turn.id, turn.phase, turn.last_position) for turn in turns]
 
     async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
-        try:
+        with _core_errors():
             found = await self._services.store.list_sessions(LOCAL_PRINCIPAL, before=before, limit=_PAGE)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error
         sessions = [HostedSession(item.id, item.title or "", time_text(item.updated_at)) for item in found]
         return sessions, found[-1].id if len(found) == _PAGE else None
 
@@ -217,16 +205,14 @@ class EmbeddedSessions:
         self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
     ) -> str:
         fields = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
-        try:
+        with _core_errors():
             body = parse_fields(MessageBody, {**fields, "attachments": attachments})
             accepted = await start_turn(self._services, LOCAL_PRINCIPAL, body, channel="acp")
-        except (TurnwireError, HttpError) as error:
-            raise HostFailure(str(error)) from error
         return accepted.record.id
 
     async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
         store = self._services.store
-        try:
+        with _core_errors():
             try:
                 async with aclosing(follow(store, turn_id)) as batches:
                     async for events in batches:
@@ -235,23 +221,15 @@ class EmbeddedSessions:
             except EventsGoneError:
                 record = await store.find_turn(LOCAL_PRINCIPAL, turn_id)
                 yield await turn_state(store, record)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error
 
     async def cancel(self, turn_id: str) -> None:
-        try:
+        with _core_errors():
             await self._services.runner.cancel(turn_id)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
-        try:
+        with _core_errors():
             await self._services.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, args=args)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error
 
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
-        try:
+        with _core_errors():
             await self._services.runner.reply(turn_id, question_id, value, declined=declined, by=LOCAL_PRINCIPAL)
-        except TurnwireError as error:
-            raise HostFailure(str(error)) from error

@@ -19,12 +19,13 @@ from turnwire.core.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
+from turnwire.server.messages import parse_count
 from turnwire.server.services import Services
-from turnwire.server.turns import is_abandoned, newest_branch, turn_state
+from turnwire.server.turns import last_turns, newest_branch, on_busy_for, turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
-from turnwire.wires.framing import TOOL_UNFINISHED, omit_none
+from turnwire.wires.framing import TOOL_UNFINISHED, known_call_id, omit_none
 
 _MAX_TURNS = 200
 
@@ -43,7 +44,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 async def plan_for(services: Services, principal: str, body: RunInput) -> RunPlan:
-    turns = await _turns_of(services, principal, body.thread_id)
+    turns = await last_turns(services, principal, body.thread_id, _MAX_TURNS)
     if not turns:
         limit = 2 * services.settings.history_turns
         history, files = history_of(body.earlier[-limit:]) if limit else ([], [])
@@ -51,24 +52,7 @@ async def plan_for(services: Services, principal: str, body: RunInput) -> RunPla
     by_id = {turn.id: turn for turn in turns}
     parent = next((turn for message in reversed(body.earlier) if (turn := _turn_of(message, turns, by_id))), None)
     restart = parent is None and not body.earlier and _turn_of(body.question, turns, by_id) is not None
-    waits = any(turn.phase == "waiting" for turn in turns)
-    return RunPlan(
-        parent=parent,
-        restart=restart,
-        # A user who writes instead of deciding does not want the waiting call any more, and a client's stop button only
-        # hangs up.
-        on_busy="interrupt" if waits or is_abandoned(services, turns) else "enqueue",
-    )
-
-
-async def _turns_of(services: Services, principal: str, thread_id: str | None) -> list[TurnRecord]:
-    if thread_id is None:
-        return []
-    try:
-        session = await services.store.find_session(principal, thread_id)
-    except SessionNotFoundError:
-        return []
-    return await services.store.list_turns(principal, session_id=session.id, limit=_MAX_TURNS)
+    return RunPlan(parent=parent, restart=restart, on_busy=on_busy_for(services, turns))
 
 
 def _turn_of(message: ThreadMessage, turns: list[TurnRecord], by_id: dict[str, TurnRecord]) -> TurnRecord | None:
@@ -178,15 +162,12 @@ def _is_about(event: ApprovalRequestEvent | QuestionEvent, call_id: str) -> bool
 def _client_call(result: ThreadMessage, record: TurnRecord, log: ThreadLog) -> str | None:
     """Return the id of the client's call that a tool message answers; None for a call of the server's."""
     turn_id, _, shown_id = (result.tool_call_id or "").partition(":")
-    # A repeated call id has the position of the second call appended.
-    names = (shown_id, shown_id.rpartition("-")[0])
-    return next((name for name in names if turn_id == record.id and name in log.client_calls), None)
+    return known_call_id(shown_id, log.client_calls) if turn_id == record.id else None
 
 
 def _position(entry: ResumeEntry, log: ThreadLog) -> int:
-    number = entry.interrupt_id.rpartition(":")[2]
-    position = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
-    if position not in log.requests:
+    position = parse_count(entry.interrupt_id.rpartition(":")[2])
+    if position is None or position not in log.requests:
         raise ApprovalNotFoundError(entry.interrupt_id)
     return position
 

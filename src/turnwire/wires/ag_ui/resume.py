@@ -22,6 +22,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
+from turnwire.server.messages import parse_count
 from turnwire.server.streams.resume import FRAMES, CountFinder, ResumePoint, count_frames, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
@@ -164,6 +165,7 @@ async def find_in_run(store: LogReader, run: RunName, wire: Wire, after: int) ->
 
 def frame_number(text: str, field: str) -> int:
     """Return the number of a frame. Raises BadCursorError."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 12:
+    number = parse_count(text)
+    if number is None:
         raise BadCursorError(field)
-    return int(text)
+    return number

@@ -85,7 +85,10 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
     if "runId" not in query:
         if "threadId" not in query:
             raise HttpError(422, "invalid_request", "send a runId to read a run, or a threadId for its messages")
-        await request.respond_json(200, await thread_json(services, principal, check_id(query["threadId"])))
+        thread_id = check_id(query["threadId"])
+        async with services.requests.slot(principal):
+            await request.respond_json(200, await thread_json(services, principal, thread_id))
+            await request.answer_taken(services.settings.write_timeout)
         return None
     named = await names.find(services.store, principal, check_id(query["runId"]))
     offset, after = query.get("offset", "-1"), _last_event(request)

@@ -5,7 +5,6 @@ the id of its turn. So a new turn continues the conversation that the client sho
 """
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -20,7 +19,7 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, find_start, void_of
-from turnwire.server.turns import is_abandoned, start_turn, turn_state
+from turnwire.server.turns import on_busy_for, start_turn, turn_state
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.frames import chunk
 from turnwire.wires.ai_sdk.messages import (
@@ -32,6 +31,7 @@ from turnwire.wires.ai_sdk.messages import (
     history_of,
 )
 from turnwire.wires.ai_sdk.resume import find_answer, parse_run_id
+from turnwire.wires.framing import known_call_id
 
 _MAX_TURNS = 200
 
@@ -75,7 +75,7 @@ async def plan_for(services: Services, principal: str, body: ChatBody) -> ChatPl
         restart=replaced is not None and parent is None,
         history=history,
         history_files=history_files,
-        on_busy=body.on_busy or _on_busy(services, replaced, turns),
+        on_busy=body.on_busy or ("interrupt" if replaced else on_busy_for(services, turns)),
         options=options,
         key=_key(body.id or session_id, message, regenerates, replaced),
     )
@@ -139,17 +139,6 @@ def _client_history(services: Services, body: ChatBody) -> tuple[list[Message], 
     return history_of(body.all_messages[:-1][-limit:]) if limit else ([], [])
 
 
-def _on_busy(services: Services, replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
-    """Return what the new turn does to the running one: it interrupts or waits.
-
-    It interrupts when it replaces an earlier turn, when the user writes instead of deciding, and when nobody reads the
-    running turn, because the client's stop button only closes the connection.
-    """
-    if replaced is not None or any(turn.phase == "waiting" for turn in turns):
-        return "interrupt"
-    return "interrupt" if is_abandoned(services, turns) else "enqueue"
-
-
 def _key(chat: str | None, message: UIMessage, regenerates: bool, replaced: TurnRecord | None) -> str | None:
     """Return an idempotency key that is equal for a repeated request."""
     if not message.id:
@@ -178,14 +167,14 @@ async def answer(services: Services, caller: Caller, record: TurnRecord, message
     answered: set[str] = set()
     for part in message.parts:
         if (decision := part.decision) is not None:
-            call_id = _known_id(decision.id, steps)
+            call_id = known_call_id(decision.id, steps) or decision.id
             await _decide(services, caller, record, steps.get(call_id), part, decision, call_id)
             answered.add(call_id)
         elif part.has_output and (question := questions.get(part.call_id or "")):
             if question.state == "open":
                 await _reply(services, caller, record, question.id, part)
             answered.add(question.id)
-        elif part.has_output and (call_id := _known_id(part.call_id or "", steps)) in steps:
+        elif part.has_output and (call_id := known_call_id(part.call_id or "", steps)) is not None:
             step = steps[call_id]
             if step.runs_on != "client":
                 continue
@@ -197,11 +186,6 @@ async def answer(services: Services, caller: Caller, record: TurnRecord, message
     if not answered:
         raise HttpError(422, "invalid_request", "messages: the last message answers nothing that its turn waits for")
     return answered
-
-
-def _known_id(shown_id: str, steps: Mapping[str, Step]) -> str:
-    """Return the call's own id: a repeated call id has the position of the second call appended."""
-    return next((each for each in (shown_id, shown_id.rpartition("-")[0]) if each in steps), shown_id)
 
 
 async def _decide(

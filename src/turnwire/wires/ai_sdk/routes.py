@@ -159,7 +159,7 @@ class ChatFrame(BaseModel):
     id: str | None = Field(None, max_length=256)
     headers: dict[str, str] = {}
     body: dict[str, Any] = {}
-    trigger: str | None = None
+    trigger: str | None = "submit-message"
     message_id: str | None = Field(None, alias="messageId")
     messages: list[Any] = []
 

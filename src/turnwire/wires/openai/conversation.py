@@ -6,14 +6,14 @@ HTTP routes and sockets share this module, which knows of HTTP only the errors.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, TurnNotFoundError
 from turnwire.core.follow import fold_log
 from turnwire.core.turns import Message, TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
 from turnwire.server.services import Services
-from turnwire.server.turns import start_turn
+from turnwire.server.turns import last_turns, start_turn
 from turnwire.wires.openai.chat_encoder import parse_call_id
 from turnwire.wires.openai.frames import (
     ECHOED,
@@ -109,13 +109,7 @@ async def _turn_before(services: Services, caller: Caller, body: ResponseBody) -
 
 async def last_turn(services: Services, caller: Caller, session_id: str | None) -> TurnRecord | None:
     """Return the last turn of a session; None if there is no such session, or no turn in it."""
-    if session_id is None:
-        return None
-    try:
-        session = await services.store.find_session(caller.principal, session_id)
-    except SessionNotFoundError:
-        return None
-    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=1)
+    turns = await last_turns(services, caller.principal, session_id, limit=1)
     return turns[0] if turns else None
 
 

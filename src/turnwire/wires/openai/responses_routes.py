@@ -14,7 +14,7 @@ from turnwire.core.codec import ascii_json
 from turnwire.core.events import ToolResultEvent
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error
-from turnwire.server.messages import parse_json
+from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
 from turnwire.server.services import Services
@@ -66,7 +66,9 @@ async def show(request: Request, services: Services) -> Stream | None:
         with services.streams.room(request.caller.principal):
             point = await find_in_response(services.store, record, wire, count)
             return _stream(request, services, record, wire, point)
-    await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
+    async with services.requests.slot(request.caller.principal):
+        await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
+        await request.answer_taken(services.settings.write_timeout)
     return None
 
 
@@ -94,18 +96,22 @@ async def delete(request: Request, services: Services) -> None:
 async def list_input_items(request: Request, services: Services) -> None:
     """Answer with what the client sent: the message and its history, or the answers to calls."""
     request.caller.needs("read")
-    record, wire = await find_response(services, request.caller, request.params["id"])
-    if wire.segment == 1:
-        items = input_items(record)
-    else:
-        answers = await answers_before(services.store, record.id, wire.segment)
-        items = [
-            output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
-            for answer in answers
-        ]
-    if request.query.get("order", "desc") != "asc":
-        items.reverse()
-    await request.respond_json(200, _page(items, request.query))
+    async with services.requests.slot(request.caller.principal):
+        record, wire = await find_response(services, request.caller, request.params["id"])
+        items = await _input_items(services, record, wire.segment)
+        if request.query.get("order", "desc") != "asc":
+            items.reverse()
+        await request.respond_json(200, _page(items, request.query))
+        await request.answer_taken(services.settings.write_timeout)
+
+
+async def _input_items(services: Services, record: TurnRecord, segment: int) -> list[dict[str, Any]]:
+    if segment == 1:
+        return input_items(record)
+    return [
+        output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
+        for answer in await answers_before(services.store, record.id, segment)
+    ]
 
 
 async def compact(request: Request, services: Services) -> None:
@@ -129,21 +135,22 @@ def _starting_after(query: dict[str, str]) -> int:
     text = query.get("starting_after")
     if text is None:
         return -1
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+    number = parse_count(text)
+    if number is None:
         raise invalid("starting_after", "not the sequence_number of an event")
-    return int(text)
+    return number
 
 
 def _page(items: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
-    limit = query.get("limit", "20")
-    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= _MAX_ITEMS:
+    limit = parse_count(query.get("limit", "20"))
+    if limit is None or not 1 <= limit <= _MAX_ITEMS:
         raise invalid("limit", f"a number from 1 to {_MAX_ITEMS}")
     ids = [item["id"] for item in items]
     if (after := query.get("after")) is not None:
         if after not in ids:
             raise invalid("after", "no item has this id")
         items = items[ids.index(after) + 1 :]
-    page = items[: int(limit)]
+    page = items[:limit]
     return {
         "object": "list",
         "data": page,
@@ -201,6 +208,8 @@ class ResponseSocket(SocketHandler):
             await self._create_next(message.stream_id)
 
     async def _create_next(self, stream_id: str | None) -> None:
+        if self.socket.is_finished:
+            return  # Nobody would read the responses.
         if queue := self._queues.get(stream_id):
             await self._create_or_skip(queue.popleft())
         else:
