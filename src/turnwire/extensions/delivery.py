@@ -348,7 +348,7 @@ class DeliveryQueue:
         delivery = pending.delivery
         channel = self._channels.get(delivery.channel_id)
         if channel is None:
-            raise LookupError(f"there is no channel {delivery.channel_id!r} any more")
+            raise ShuttingDownError
         await channel.wait_for_delivery(delivery.user_id)
         queue.current = pending
         stream = channel.open_stream(delivery.user_id)

@@ -226,6 +226,8 @@ class MessageRouter:
         delivery, is_new = await self._records.add(
             key, channel_id, user_id, principal=principal, agent_id=agent_id, text=text
         )
+        if channel_id not in self.channels:
+            raise ShuttingDownError  # The journal has the message: the process that runs the channel answers it.
         self._undelivered.pop(key, None)
         self._bus.wake()
         if delivery.delivered_at is not None:
