@@ -229,9 +229,7 @@ async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> 
     await gate.say()
     await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
     await world.channel.on_stream_end("7", "Never mind.")
-    gate.end()
-    await world.delivered()
-    assert world.api.texts(ADA) == ["Never mind."]
+    await world.api.until(lambda: world.api.texts(ADA) == ["Never mind."])
 
 
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:
@@ -253,5 +251,44 @@ async def test_failure_of_the_kernel_is_answered_with_an_apology(
     await world.start()
     await ask_and_wait(world)
     await world.delivered()
-    assert world.api.texts(ADA) == ["It begins\n\nSorry, something went wrong here. Please try again."]
+    assert world.api.texts(ADA) == ["Sorry, something went wrong here. Please try again."]
     assert "could not be answered" in caplog.text
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_answer_that_the_kernel_gave_up_is_posted_by_the_next_process(world: World, ended: bool) -> None:
+    async def fails(text: str) -> AsyncGenerator[Piece]:
+        yield "An answer that is long enough to be shown at once."
+        await world.api.until(lambda: world.api.shown(ADA))
+        raise RuntimeError("a bug")
+
+    world.agent = fails
+    await world.start()
+    await ask_and_wait(world)
+    await world.delivered()
+    assert world.api.texts(ADA)[1:] == ["Sorry, something went wrong here. Please try again."]
+    await world.crash()
+    world.agent = saying("The true answer.")
+    if ended:
+        world.kernel.answers["7:101"] = "The true answer."
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA)[0] == "The true answer."
+
+
+async def test_message_of_an_extension_just_before_an_answer_does_not_replace_it(world: World) -> None:
+    gate = Gated("The answer.")
+    world.agent = gate
+    await world.start()
+    start = world.channel.on_stream_start
+
+    async def start_late(user_id: str) -> None:
+        await world.channel.send_to_user(user_id, "By the way: tea is ready.")
+        await start(user_id)
+
+    world.channel.on_stream_start = start_late  # type: ignore[method-assign]
+    await ask_and_wait(world)
+    await gate.say()
+    gate.end()
+    await world.delivered()
+    assert sorted(world.api.texts(ADA)) == ["By the way: tea is ready.", "The answer."]

@@ -42,6 +42,7 @@ class AnswerPoster:
         self._live: dict[str, LiveAnswer] = {}
         self._posting: dict[str, asyncio.Task[None]] = {}
         self._notice_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._answer_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.background = Background()
 
     async def resume(self) -> None:
@@ -79,6 +80,8 @@ class AnswerPoster:
             live.end(text)
         elif is_new:
             self._post(user_id, self._deliver(answer.answer_id))
+        if not is_new:
+            await self._add(answer.answer_id, user_id, text)
 
     async def send(self, user_id: str, text: str) -> None:
         """Send a whole text from the kernel: the current answer, perhaps again, or a notice beside it."""
@@ -86,23 +89,25 @@ class AnswerPoster:
         if current is None:
             return await self.notify(user_id, text)
         answer = await self._sender.records.answer(current.message_id)
-        if answer is not None and answer.state != "live":
-            if answer.text and text.startswith(answer.text):
-                # The kernel crashed before it recorded the delivery, and delivers the answer again.
-                return
-        elif live is None or (live.text and text.startswith(live.text)):
-            return await self.end(user_id, text)
-        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-        await self.notify(user_id, text, answer_id=f"{current.message_id}#{digest}")
+        if answer is None or answer.state == "live":
+            if live is None or (live.text and text.startswith(live.text)):
+                return await self.end(user_id, text)
+        await self._add(current.message_id, user_id, text)
+
+    async def _add(self, answer_id: str, user_id: str, text: str) -> None:
+        """Post a text beside an answer, unless it is the answer itself, which the kernel delivers again."""
+        answer = await self._sender.records.answer(answer_id)
+        if answer is None or not answer.text or not text.startswith(answer.text):
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+            await self.notify(user_id, text, answer_id=f"{answer_id}#{digest}")
 
     async def apologise(self, message: IncomingMessage, text: str) -> None:
-        """End the answer to a message that the kernel could not complete."""
+        """Stop showing an answer that the kernel has given up, and say so. The next process may still post it."""
         user_id = message.address.user_id
         live = self._live.get(user_id)
         if live is not None and live.answer.answer_id == message.key:
-            await self.end(user_id, f"{live.text}\n\n{text}" if live.text else text)
-        else:
-            await self.notify(user_id, text, answer_id=message.key)
+            self._abandon(user_id)
+        await self.notify(user_id, text, answer_id=f"{message.key}#sorry")
 
     def _abandon(self, user_id: str) -> None:
         """Stop showing an answer that the kernel has given up; without a final text it is not posted."""
@@ -175,11 +180,15 @@ class AnswerPoster:
             await self._logged(self._deliver(answer_id))
 
     async def _deliver(self, answer_id: str) -> None:
+        """Post an answer that is final. Two tasks may try it: the second finds that the first has done it."""
+        async with self._answer_locks.setdefault(answer_id, asyncio.Lock()):
+            answer = await self._sender.records.answer(answer_id)
+            if answer is not None and answer.state == "final":
+                await self._post_all(answer)
+
+    async def _post_all(self, answer: Answer) -> None:
         records = self._sender.records
-        answer = await records.answer(answer_id)
-        if answer is None or answer.state != "final":
-            return
-        posting = Posting(self._sender, answer_id, Address.parse(answer.user_id), answer.reply_to)
+        posting = Posting(self._sender, answer.answer_id, Address.parse(answer.user_id), answer.reply_to)
         await posting.load()
         try:
             await posting.deliver(_contents(answer))
