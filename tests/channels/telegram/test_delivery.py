@@ -232,6 +232,34 @@ async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> 
     await world.api.until(lambda: world.api.texts(ADA) == ["Never mind."])
 
 
+async def test_full_message_that_was_taken_back_is_written_again(world: World) -> None:
+    gate = Gated(LONG)
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
+    await world.channel.on_stream_restart("7", "")
+    await world.api.until(lambda: world.api.texts(ADA)[0] == "…")
+    gate.end()
+    await world.delivered()
+    assert whole(world) == LONG.split()
+    assert [message.buttons for message in world.api.shown(ADA)] == [[], [], []]
+
+
+async def test_full_messages_are_not_edited_when_the_answer_is_complete(world: World) -> None:
+    gate = Gated(LONG)
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
+    gate.end()
+    await world.delivered()
+    # The last one loses its button.
+    assert [call.params["message_id"] for call in world.api.made("editMessageText")] == [104]
+
+
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:
     await world.start()
     world.api.plan("sendMessage", "unavailable", "unavailable", "unavailable")

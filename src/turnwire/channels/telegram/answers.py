@@ -164,32 +164,37 @@ class AnswerPoster:
             self._sender.logger.exception("an answer could not be posted")
 
     async def _show(self, live: LiveAnswer, answer: Answer) -> None:
-        recorded = await self._sender.records.begin(answer)
+        posting: Posting | None = None
         try:
             # The answer may be complete already, perhaps since before a crash.
-            if recorded.state == "live":
+            if (await self._sender.records.begin(answer)).state == "live":
                 await live.run()
+                posting = live.posting
         except Exception:
             # The display must not cost the answer.
             self._sender.logger.exception("the answer was not shown while it was made")
         await live.ended()
-        await self._deliver(answer.answer_id)
+        await self._deliver(answer.answer_id, posting)
 
     async def _deliver_all(self, answer_ids: list[str]) -> None:
         for answer_id in answer_ids:
             await self._logged(self._deliver(answer_id))
 
-    async def _deliver(self, answer_id: str) -> None:
-        """Post an answer that is final. Two tasks may try it: the second finds that the first has done it."""
+    async def _deliver(self, answer_id: str, posting: Posting | None = None) -> None:
+        """Post an answer that is final, and continue in the messages of `posting`, which has shown it so far.
+
+        Two tasks may try it: the second finds that the first has done it.
+        """
         async with self._answer_locks.setdefault(answer_id, asyncio.Lock()):
             answer = await self._sender.records.answer(answer_id)
             if answer is not None and answer.state == "final":
-                await self._post_all(answer)
+                await self._post_all(answer, posting)
 
-    async def _post_all(self, answer: Answer) -> None:
+    async def _post_all(self, answer: Answer, posting: Posting | None) -> None:
         records = self._sender.records
-        posting = Posting(self._sender, answer.answer_id, Address.parse(answer.user_id), answer.reply_to)
-        await posting.load()
+        if posting is None:
+            posting = Posting(self._sender, answer.answer_id, Address.parse(answer.user_id), answer.reply_to)
+            await posting.load()
         try:
             await posting.deliver(_contents(answer))
         except TelegramError as error:

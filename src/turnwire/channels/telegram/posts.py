@@ -247,6 +247,8 @@ class Posting:
     async def _put(self, number: int, part: MessagePart | None, content: Content) -> MessagePart:
         if part is None or part.message_id is None:
             return await self._send(number, content)
+        # Until the call has returned, it is uncertain what the message shows.
+        self._parts[number] = MessagePart(part.message_id)
         try:
             await self._call("editMessageText", {"message_id": part.message_id, **content.params()})
         except BadRequestError as error:
@@ -269,7 +271,9 @@ class Posting:
             await self._set(number, None)
             raise
         self._sender.newest.note(chat_id, message["message_id"])
-        await self._set(number, MessagePart(message["message_id"], None, content.digest))
+        # Edits are not recorded, so the next process must not rely on what is shown before the answer is complete.
+        await self._set(number, MessagePart(message["message_id"]))
+        self._parts[number] = MessagePart(message["message_id"], None, content.digest)
         return self._parts[number]
 
     async def _set(self, number: int, part: MessagePart | None) -> None:

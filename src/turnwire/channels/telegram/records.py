@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
 class MessagePart(msgspec.Struct, frozen=True):
     """One message of an answer. Without a `message_id`, it was being sent when `sent_after` was the newest id known.
 
-    `shown` is the digest of its content, so that the same content is not sent again.
+    `shown` is the digest of its final content, so that it is not written again.
     """
 
     message_id: int | None = None
