@@ -7,6 +7,8 @@ import pytest
 
 from tests.channels.telegram.agents import Gated, saying
 from tests.channels.telegram.world import ADA, GROUP, Piece, World
+from turnwire.channels.telegram.records import Answer
+from turnwire.core.errors import StoreError
 
 LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
 
@@ -258,6 +260,48 @@ async def test_full_messages_are_not_edited_when_the_answer_is_complete(world: W
     await world.delivered()
     # The last one loses its button.
     assert [call.params["message_id"] for call in world.api.made("editMessageText")] == [104]
+
+
+@pytest.mark.parametrize("method", ["begin", "answer", "parts", "set_part", "settle"])
+async def test_failure_of_the_records_delays_the_answer(world: World, method: str) -> None:
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    works, failures = getattr(opened._records, method), [StoreError("one moment"), StoreError("another moment")]
+
+    async def fail_twice(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await works(*args)
+
+    setattr(opened._records, method, fail_twice)
+    await ask_and_wait(world)
+    await world.delivered()
+    assert world.api.texts(ADA) == ["You said: hello"]
+    assert (await opened._records.undelivered(), method == "begin" or not failures) == ([], True)
+
+
+async def test_answer_whose_commit_took_too_long_is_posted_when_it_is_delivered_again(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    opened, text = world.channel._open, "An answer that is long enough to be shown at once. The end."
+    assert opened is not None
+    # The kernel gave the call up, and the transaction was finished all the same.
+    await opened._records.finish(Answer("7:101", "7", "final", text))
+    await world.channel.send_to_user("7", text)
+    await world.api.until(lambda: [(shown.text, shown.buttons) for shown in world.api.shown(ADA)] == [(text, [])])
+
+
+async def test_failing_records_are_an_error_of_the_store(world: World) -> None:
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    with pytest.raises(StoreError, match="no such table: nowhere"):
+        await opened._records._do(lambda db: db.execute("DELETE FROM nowhere"))
 
 
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:

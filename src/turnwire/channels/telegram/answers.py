@@ -18,9 +18,10 @@ from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.live_answer import LiveAnswer
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
-from turnwire.channels.telegram.posts import Address, Content, Posting, Sender
+from turnwire.channels.telegram.posts import BACKOFF, Address, Content, Posting, Sender
 from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
+from turnwire.core.errors import StoreError
 from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ExtensionContext
 
@@ -89,7 +90,7 @@ class AnswerPoster:
         if current is None:
             return await self.notify(user_id, text)
         answer = await self._sender.records.answer(current.message_id)
-        if answer is None or answer.state == "live":
+        if answer is None or answer.state in ("live", "final"):
             if live is None or (live.text and text.startswith(live.text)):
                 return await self.end(user_id, text)
         await self._add(current.message_id, user_id, text)
@@ -185,10 +186,18 @@ class AnswerPoster:
 
         Two tasks may try it: the second finds that the first has done it.
         """
-        async with self._answer_locks.setdefault(answer_id, asyncio.Lock()):
-            answer = await self._sender.records.answer(answer_id)
-            if answer is not None and answer.state == "final":
-                await self._post_all(answer, posting)
+        failures = 0
+        while True:
+            try:
+                async with self._answer_locks.setdefault(answer_id, asyncio.Lock()):
+                    answer = await self._sender.records.answer(answer_id)
+                    if answer is not None and answer.state == "final":
+                        await self._post_all(answer, posting)
+                return
+            except StoreError as error:
+                failures += 1
+                self._sender.logger.warning("an answer will be posted later: %s", error)
+                await BACKOFF.wait(failures, self._sender.clock.sleep)
 
     async def _post_all(self, answer: Answer, posting: Posting | None) -> None:
         records = self._sender.records

@@ -34,7 +34,7 @@ Buttons = Sequence[Sequence[dict[str, str]]]
 # A call whose connection broke may still be under way.
 _SETTLING_SECONDS = 5.0
 _CANDIDATE_IDS = 6
-_BACKOFF = Backoff(first=2.0, longest=60.0)
+BACKOFF = Backoff(first=2.0, longest=60.0)
 
 
 class Address(Struct, frozen=True):
@@ -219,7 +219,7 @@ class Posting:
                 await self._sender.flooded(self._address.chat_id, error)
             case UncertainError() | UnreachableError() | TokenError():
                 self._sender.logger.info("a call will be retried: %s", error)
-                await _BACKOFF.wait(failures, self._sender.clock.sleep)
+                await BACKOFF.wait(failures, self._sender.clock.sleep)
             case _:
                 raise error
 
