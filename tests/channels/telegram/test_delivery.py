@@ -127,6 +127,19 @@ async def test_answer_delivered_again_as_a_message_is_posted_once(world: World, 
     assert world.api.texts(ADA) == [f"{text}\n\n{'⏹ Stopped' if ended else '(Stopped.)'}", "By the way: tea is ready."]
 
 
+async def test_empty_stopped_answer_delivered_again_is_posted_once(world: World) -> None:
+    world.agent = Gated()
+    await world.start()
+    await ask_and_wait(world)
+    await world.channel.on_stream_cancel("7", "")
+    await world.api.until(lambda: world.api.texts(ADA) == ["⏹ Stopped"])
+    await world.crash()
+    world.kernel.answers["7:101"] = "(Stopped.)"
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["⏹ Stopped"]
+
+
 async def test_notice_during_an_answer_does_not_replace_it(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate

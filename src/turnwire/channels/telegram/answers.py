@@ -23,6 +23,7 @@ from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
 from turnwire.core.errors import StoreError
 from turnwire.extensions.calls import Background
+from turnwire.extensions.channels import STOPPED
 from turnwire.extensions.contract import ExtensionContext
 
 _EMPTY = "(There was no answer.)"
@@ -98,7 +99,9 @@ class AnswerPoster:
     async def _add(self, answer_id: str, user_id: str, text: str) -> None:
         """Post a text beside an answer, unless it is the answer itself, which the kernel delivers again."""
         answer = await self._sender.records.answer(answer_id)
-        if answer is None or not answer.text or not text.startswith(answer.text):
+        # The kernel's text of an answer that was stopped before its first word.
+        known = answer and (answer.text or (STOPPED if answer.stopped else None))
+        if not known or not text.startswith(known):
             digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
             await self.notify(user_id, text, answer_id=f"{answer_id}#{digest}")
 
