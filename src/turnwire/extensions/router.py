@@ -38,7 +38,6 @@ from turnwire.core.errors import (
     SessionExistsError,
     SessionNotFoundError,
     ShuttingDownError,
-    StoreError,
     TurnwireError,
 )
 from turnwire.core.events import AttachedFile, Event
@@ -188,11 +187,8 @@ class MessageRouter:
         await self._channel(channel_id).send_message(message)
 
     async def load_undelivered(self) -> None:
-        """Load the deliveries that earlier processes left."""
-        try:
-            self._undelivered = {delivery.key: delivery for delivery in await self._records.undelivered()}
-        except StoreError:
-            logger.exception("the undelivered answers could not be loaded; the next start tries again")
+        """Load the deliveries that earlier processes left. Raises StoreError."""
+        self._undelivered = {delivery.key: delivery for delivery in await self._records.undelivered()}
 
     def resume(self, channel_id: str) -> None:
         """Queue the deliveries that were left to a channel, before it receives new messages."""
