@@ -163,6 +163,25 @@ async def test_subscriber_gets_events_in_order_over_a_restart(backend: ChannelBa
     await journal.close()
 
 
+async def test_subscription_that_stops_while_it_is_inserted_can_be_started_again(backend: ChannelBackend) -> None:
+    journal, arrived = backend.journal(), asyncio.Event()
+    await journal.open()
+    bus = EventBus(journal, LIMITS)
+
+    async def receive(payload: dict[str, Any]) -> None:
+        arrived.set()
+
+    bus.subscribe("mine", "user_message", receive)
+    bus.start("mine")
+    await asyncio.sleep(0)  # It waits for its row now.
+    await bus.stop("mine")
+    bus.start("mine")
+    await bus.emit("user_message", {"text": "one"})
+    await within(arrived.wait())
+    await bus.close()
+    await journal.close()
+
+
 async def test_telegram_records_outlive_the_process(backend: ChannelBackend) -> None:
     records = backend.telegram()
     await records.open()

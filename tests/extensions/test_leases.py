@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.harness import LIMITS, PLAIN, LocalHome, running, write_extension
+from tests.extensions.harness import BASE, LIMITS, PLAIN, LocalHome, running, write_extension
 from tests.serving import saying, until
 from turnwire.core.errors import StoreError
 from turnwire.extensions.delivery import DeliveryRecords
@@ -116,3 +116,28 @@ async def test_undelivered_answers_that_cannot_be_loaded_are_loaded_later(tmp_pa
         home.leases.granted.add("chat")
         await until(lambda: kernel.calls("chat") == [("send", "ann", "at last")])
         assert failures == []
+
+
+async def test_extension_that_subscribes_while_it_starts_gets_every_event_once(tmp_path: Path) -> None:
+    code = """
+class Main(Base):
+    async def start(self):
+        self.calls.append(("start",))
+        self.context.subscribe("user_message", self.receive)
+    async def receive(self, payload):
+        self.calls.append(("message", payload["text"]))
+"""
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    write_extension(tmp_path / "x", "listener", BASE + code)
+    home = LocalHome(tmp_path / "d", "chat", "listener")
+    async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
+        await kernel.say("chat", "one")
+        await until(lambda: kernel.calls("listener", "message") == [("message", "one")])
+        home.leases.granted.remove("listener")
+        await until(lambda: kernel["listener"].state == "loaded")
+        home.leases.granted.add("listener")
+        await until(lambda: len(kernel.calls("listener", "start")) == 2)
+        await kernel.say("chat", "two")
+        await kernel.say("chat", "three")
+        await until(lambda: ("message", "three") in kernel.calls("listener"))
+        assert [text for _, text in kernel.calls("listener", "message")] == ["one", "two", "three"]

@@ -244,7 +244,9 @@ class Kernel:
             if host.is_up and self._is_leased(host) and not may_run:
                 await self._leave(host)
         for host in self.extensions.values():
-            if not host.is_up and self._is_leased(host) and _is_ready(host):
+            if host.is_up and self._is_leased(host):
+                self.bus.start(host.id)  # It may have subscribed while it started.
+            elif self._is_leased(host) and _is_ready(host):
                 if self._may_start(host):
                     await self._take(host)
                 elif not host.message:
