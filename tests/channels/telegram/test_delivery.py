@@ -7,7 +7,7 @@ import pytest
 
 from tests.channels.telegram.agents import Gated, saying
 from tests.channels.telegram.world import ADA, GROUP, Piece, World
-from turnwire.channels.telegram.records import Answer
+from turnwire.channels.telegram.records import Answer, MessagePart
 from turnwire.core.errors import StoreError
 
 LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
@@ -179,6 +179,69 @@ async def test_crash_while_sending_does_not_send_twice(world: World, chat_id: in
     await world.start()
     await world.delivered()
     assert world.api.texts(chat_id) == ["Short."]
+
+
+async def test_first_message_of_the_next_process_is_not_sent_twice(world: World) -> None:
+    """The update was handled by the last process, so this one has not seen the id of the question."""
+    world.agent = Gated()
+    await world.start()
+    await ask_and_wait(world)
+    await world.crash()
+    world.agent = saying("Short.")
+    world.api.plan("sendMessage", "cut")
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Short."]
+
+
+async def test_message_that_was_sent_among_many_others_is_found(world: World) -> None:
+    world.agent = saying("Short.")
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    records, set_part = opened._records, opened._records.set_part
+
+    async def set_part_slowly(answer_id: str, number: int, part: MessagePart | None) -> None:
+        await set_part(answer_id, number, part)
+        if part is not None and part.sent_after is not None:
+            # Before the call reaches Telegram, and the poller sees them.
+            for person in range(1000, 1012):
+                world.api.says(person, "hello")
+
+    records.set_part = set_part_slowly  # type: ignore[method-assign]
+    world.api.plan("sendMessage", "cut")
+    await ask_and_wait(world)
+    await world.api.until(lambda: world.api.made("editMessageReplyMarkup"))
+    records.set_part = set_part  # type: ignore[method-assign]
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Short."]
+
+
+async def test_two_lost_messages_of_one_chat_are_two(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    opened = world.channel._open
+    assert opened is not None
+    message_ids = opened._records.message_ids
+
+    async def slow_message_ids(chat_id: int, after: int) -> set[int]:
+        found = await message_ids(chat_id, after)
+        await world.clock.sleep(60)
+        return found
+
+    opened._records.message_ids = slow_message_ids  # type: ignore[method-assign]
+    world.api.plan("sendMessage", "cut", "cut")
+    await gate.say()
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    gate.end()
+    await world.delivered()
+    assert sorted(world.api.texts(ADA)) == [
+        "An answer that is long enough to be shown at once.",
+        "By the way: tea is ready.",
+    ]
 
 
 async def test_search_for_a_lost_message_ignores_other_messages(world: World) -> None:
