@@ -163,6 +163,25 @@ async def test_subscriber_gets_events_in_order_over_a_restart(backend: ChannelBa
     await journal.close()
 
 
+async def test_subscription_that_stops_while_it_is_inserted_can_be_started_again(backend: ChannelBackend) -> None:
+    journal, arrived = backend.journal(), asyncio.Event()
+    await journal.open()
+    bus = EventBus(journal, LIMITS)
+
+    async def receive(payload: dict[str, Any]) -> None:
+        arrived.set()
+
+    bus.subscribe("mine", "user_message", receive)
+    bus.start("mine")
+    await asyncio.sleep(0)  # It waits for its row now.
+    await bus.stop("mine")
+    bus.start("mine")
+    await bus.emit("user_message", {"text": "one"})
+    await within(arrived.wait())
+    await bus.close()
+    await journal.close()
+
+
 async def test_telegram_records_outlive_the_process(backend: ChannelBackend) -> None:
     records = backend.telegram()
     await records.open()
@@ -175,7 +194,9 @@ async def test_telegram_records_outlive_the_process(backend: ChannelBackend) -> 
     await records.set_part("7:1", 0, MessagePart(101, None, "digest"))
     await records.set_part("7:1", 1, MessagePart(None, 101, None))
     await records.set_part("7:1", 1, None)
-    assert await records.finish(Answer("7:1", "7", "final", "Text", stopped=True))
+    # A transaction whose connection was lost is repeated.
+    for _ in range(2):
+        assert await records.finish(Answer("7:1", "7", "final", "Text", stopped=True))
     assert not await records.finish(Answer("7:1", "7", "final", "Other text"))
     await records.set_flood(7, 100)
     await records.set_flood(7, 200)
@@ -205,6 +226,7 @@ async def test_telegram_records_outlive_the_process(backend: ChannelBackend) -> 
     assert await records.asks("7", "8:") == await records.asks("8", "7:") == {}
     (final,) = await records.undelivered()
     await records.settle(final, "delivered")
+    assert not await records.finish(final)
     assert await records.undelivered() == []
     closed = await records.close_ask("7:1", "Decided.")
     assert closed is not None

@@ -1,9 +1,10 @@
 """The harness of the extension tests: extensions in a folder, run in a real Turnwire."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -12,7 +13,9 @@ from tests.serving import quick_settings, within
 from turnwire import Turnwire
 from turnwire.extensions.calls import KernelLimits
 from turnwire.extensions.host import ExtensionHost
+from turnwire.extensions.journal import Journal
 from turnwire.extensions.kernel import Kernel
+from turnwire.sqlite_threads import SqliteThreads
 
 BASE = """
 import asyncio
@@ -117,6 +120,42 @@ class Running:
         return {id: hosted.state for id, hosted in self.kernel.extensions.items() if hosted.found.source != "bundled"}
 
 
+class GrantedLeases:
+    """Leases that the test grants and takes back, instead of other processes."""
+
+    seconds = 8.0
+
+    def __init__(self, *names: str) -> None:
+        self.granted = set(names)
+        self.epochs: dict[str, int] = {}
+        self.released: list[str] = []
+
+    async def claim(self, names: Sequence[str]) -> set[str]:
+        return self.granted & set(names)
+
+    async def release(self, names: Sequence[str]) -> None:
+        self.released += names
+
+
+class LocalTables(SqliteThreads):
+    """The tables of a shared database, in a file."""
+
+    def transaction(self, call: Callable[[Any], Any], owner: str | None = None) -> "asyncio.Future[Any]":
+        return super().transaction(call)
+
+
+class LocalHome:
+    """A `SharedHome` without other processes. Its leases are renewed every two seconds."""
+
+    def __init__(self, folder: Path, *granted: str) -> None:
+        self._folder = folder
+        self.leases = GrantedLeases(*granted)
+        self.database = SimpleNamespace(close=lambda: None)
+
+    def tables(self, owner: str | None = None) -> LocalTables:
+        return LocalTables(Journal(self._folder)._connect, name="local-tables")
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -126,6 +165,7 @@ async def running(
     store: Any = "memory",
     limits: KernelLimits = LIMITS,
     attach: dict[str, Any] | None = None,
+    shared: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Open a Turnwire with the extensions of this folder. The data are beside it by default."""
@@ -133,7 +173,7 @@ async def running(
     chosen = quick_settings(data or folder.parent / "data", **settings)
     turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
     keeps = store == "sqlite"
-    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=keeps, limits=limits)
+    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=keeps, limits=limits, shared=shared)
     turnwire.kernel = kernel
     for id, extension in (attach or {}).items():
         kernel.attach(id, extension)

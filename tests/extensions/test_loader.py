@@ -314,6 +314,14 @@ async def test_service_that_keeps_failing_fails_its_extension(tmp_path: Path) ->
         assert kernel["service"].state == "failed"
 
 
+async def test_service_waits_for_a_failing_store_as_long_as_it_takes(tmp_path: Path) -> None:
+    code = SERVICE.format(healed_at=12).replace("OSError", "StoreError")
+    write_extension(tmp_path / "x", "service", f"from turnwire.core.errors import StoreError\n{code}")
+    async with running(tmp_path / "x", ECHO) as kernel:
+        await until(lambda: kernel.extension("service").runs == 12)
+        await until(lambda: kernel["service"].state == "running")
+
+
 async def test_service_is_cancelled_before_its_extension_stops(tmp_path: Path) -> None:
     code = (
         BASE

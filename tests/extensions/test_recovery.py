@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from tests.extensions.harness import BASE, LIMITS, LISTENER, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, quick_settings, saying, until, within
 from turnwire import Turnwire
-from turnwire.core.errors import ShuttingDownError
+from turnwire.core.errors import ShuttingDownError, StoreError
 
 HANGING = """
     async def send_to_user(self, user_id, message):
@@ -115,6 +116,44 @@ async def test_journal_keeps_no_text_of_delivered_answers(tmp_path: Path) -> Non
         rows = await journal.run(lambda connection: connection.execute("SELECT * FROM delivery").fetchall())
     assert len(rows) == 1
     assert "secret" not in json.dumps(rows)
+
+
+# A store that fails for a moment
+
+
+@pytest.mark.parametrize("method", ["find_session", "turn_state", "read"])
+async def test_failure_of_the_store_delays_an_answer(tmp_path: Path, method: str) -> None:
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
+        store = kernel.turnwire.store
+        works, failures = getattr(store, method), [StoreError("one moment"), StoreError("another moment")]
+
+        def fail_twice(*args: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return works(*args, **options)
+
+        setattr(store, method, fail_twice)
+        assert await kernel.say("chat") == "at last"
+        assert (failures, kernel.calls("chat")) == ([], [("send", "ann", "at last")])
+
+
+@pytest.mark.parametrize("method", ["set_turn", "set_answer", "set_delivered"])
+async def test_failure_of_the_journal_delays_an_answer(tmp_path: Path, method: str) -> None:
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
+        records = kernel.router._records
+        works, failures = getattr(records, method), [StoreError("one moment"), StoreError("another moment")]
+
+        async def fail_twice(*args: Any) -> None:
+            if failures:
+                raise failures.pop()
+            await works(*args)
+
+        setattr(records, method, fail_twice)
+        assert await kernel.say("chat") == "at last"
+        assert (failures, kernel.calls("chat")) == ([], [("send", "ann", "at last")])
+        assert await records.undelivered() == []
 
 
 # Killed

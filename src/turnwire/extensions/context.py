@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from turnwire.core.errors import ShuttingDownError
 from turnwire.core.files import Blob
 from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.host import ExtensionHost
@@ -74,6 +75,7 @@ class Context:
         agent_id: str | None = None,
         attachments: Sequence[Blob] = (),
     ) -> MessageReceipt:
+        self._check_channel()
         return await self._router.accept(
             text,
             user_id,
@@ -96,9 +98,15 @@ class Context:
         message_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
+        self._check_channel()
         return await self._router.handle_user_message(
             text, user_id, self._host.id, principal=principal, message_id=message_id, agent_id=agent_id
         )
+
+    def _check_channel(self) -> None:
+        """Raise ShuttingDownError if this process does not run the channel of the extension any more."""
+        if "channel" in self._host.provides and self._host.id not in self._router.channels:
+            raise ShuttingDownError
 
     async def cancel(self, user_id: str) -> bool:
         return await self._router.cancel(self._host.id, user_id)

@@ -5,6 +5,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec import Struct
 from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Store
-from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, TurnwireError
+from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, StoreError, TurnwireError
 from turnwire.core.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import NO_AGENT, Channel, ChannelStream, TurnListener, error_text, final_text
@@ -20,6 +21,7 @@ from turnwire.extensions.journal import EventBus, Journal, record_event
 
 logger = logging.getLogger("turnwire.extensions")
 
+T = TypeVar("T")
 _COLUMNS = "number, key, channel_id, user_id, principal, agent_id, session, text, turn_id, answer, delivered_at"
 _KEEP_MS = 7 * 86_400_000
 """The time that a message id is recognized after its answer was delivered."""
@@ -299,7 +301,7 @@ class DeliveryQueue:
             pending = queue.to_start.popleft()
             try:
                 if pending.delivery.turn_id is None:
-                    await self._start(pending)
+                    await self._until_stored(lambda pending=pending: self._start(pending))
             except ShuttingDownError as error:
                 # The journal has the message: the next process answers it.
                 self._drop(queue, pending, error)
@@ -328,7 +330,7 @@ class DeliveryQueue:
             except ShuttingDownError:
                 pass  # The journal has the message: the next process delivers the answer.
             except Exception as failure:
-                # The journal or the store failed: the answer is left to the next process.
+                # The answer is left to the next process.
                 logger.exception("the answer %s could not be delivered", pending.delivery.key)
                 error = failure
             queue.current = None
@@ -336,29 +338,45 @@ class DeliveryQueue:
         queue.delivering = None
         self._remove_idle(key, queue)
 
+    async def _until_stored(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Call `work` until the store and the journal can be used: the message was promised an answer."""
+        failures = 0
+        while True:
+            try:
+                return await work()
+            except StoreError as error:
+                failures += 1
+                logger.warning("the store failed (attempt %d), and an answer waits for it: %s", failures, error)
+                await self._backoff.wait(failures)
+
     def _drop(self, queue: UserQueue, pending: PendingDelivery, error: Exception) -> None:
         queue.pending.remove(pending)
         pending.receipt.fail(error)
 
     def _remove_idle(self, key: tuple[str, str], queue: UserQueue) -> None:
-        if queue.is_idle:
-            self._queues.pop(key, None)
+        # After `drop`, there may be another queue of the same user.
+        if queue.is_idle and self._queues.get(key) is queue:
+            del self._queues[key]
 
     async def _deliver(self, queue: UserQueue, pending: PendingDelivery) -> None:
         delivery = pending.delivery
         channel = self._channels.get(delivery.channel_id)
         if channel is None:
-            raise LookupError(f"there is no channel {delivery.channel_id!r} any more")
-        await channel.wait_for_delivery(delivery.user_id)
-        queue.current = pending
+            raise ShuttingDownError
         stream = channel.open_stream(delivery.user_id)
+
+        async def follow() -> tuple[str, bool]:
+            await channel.wait_for_delivery(delivery.user_id)
+            queue.current = pending
+            return await self._stream(pending, stream)
+
         try:
-            text, is_delivered = await self._stream(pending, stream)
+            text, is_delivered = await self._until_stored(follow)
         except NotFoundError:
             # The session was deleted, and the answer with it.
             text, is_delivered = "", True
         if is_delivered:
-            await self._records.set_delivered(delivery)
+            await self._until_stored(lambda: self._records.set_delivered(delivery))
         pending.receipt.settle(text)
         if not is_delivered:
             await self._retry(pending, stream, text)
@@ -401,7 +419,6 @@ class DeliveryQueue:
         for attempt in range(1, self._limits.delivery_attempts):
             await self._backoff.wait(attempt)
             if await stream.send(text):
-                await self._records.set_delivered(pending.delivery)
-                return
+                return await self._until_stored(lambda: self._records.set_delivered(pending.delivery))
         where = f"{pending.delivery.user_id!r} on {pending.delivery.channel_id!r}"
         logger.error("the answer for %s could not be delivered; the next start tries again", where)

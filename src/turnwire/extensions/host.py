@@ -152,8 +152,9 @@ class ExtensionHost:
         try:
             health: Any = await call(limit, self.extension.health_check)
         except Exception as error:
-            self.set_state("degraded", f"health_check failed: {reason(error)}")
-            return
+            health = Health("degraded", f"health_check failed: {reason(error)}")
+        if not self.is_up:
+            return  # It was stopped meanwhile.
         if isinstance(health, Health):
             self.set_state(health.state, health.message, health.hint)
         else:
@@ -164,8 +165,7 @@ class ExtensionHost:
         if self.is_up:
             await self._attempt("stop", limit)
             self.is_up = False
-        if self.state != "failed":
-            self.set_state("loaded", message)
+        self.set_state("loaded", message)
 
     async def stop(self, limit: float) -> None:
         """Stop and destroy the extension. Its errors are only logged."""

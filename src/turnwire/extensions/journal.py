@@ -148,11 +148,16 @@ class EventBus:
         """The extensions that this process runs, if the journal is shared."""
 
     def subscribe(self, owner: str, topic: Topic, subscriber: Subscriber) -> None:
-        """Add a subscription. The next process finds its cursor by its owner, its topic and its number."""
+        """Add a subscription, unless the same was added at an earlier start of the extension.
+
+        The next process finds its cursor by its owner, its topic and its number.
+        """
         if topic not in TOPICS:
             raise ValueError(f"there is no topic {topic!r}; there is {' and '.join(TOPICS)}")
-        number = sum(name.startswith(f"{owner}/{topic}/") for name in self._subscriptions)
-        subscription = _Subscription(f"{owner}/{topic}/{number}", topic, subscriber, self._journal, self._limits)
+        known = [found for found in self._owned(owner) if found.topic == topic]
+        if any(found.subscriber == subscriber for found in known):
+            return
+        subscription = _Subscription(f"{owner}/{topic}/{len(known)}", topic, subscriber, self._journal, self._limits)
         self._subscriptions[subscription.name] = subscription
         # Queued at once, so that it is committed before any later event.
         subscription.inserted = self._journal.run(subscription.insert)
@@ -207,8 +212,8 @@ class _Subscription:
         self.task: asyncio.Task[None] | None = None
         self.inserted: asyncio.Future[None] | None = None
         self._owner = name.partition("/")[0]
-        self._topic = topic
-        self._subscriber = subscriber
+        self.topic = topic
+        self.subscriber = subscriber
         self._journal = journal
         self._limits = limits
         self._backoff = Backoff(first=limits.restart_delay, longest=_MAX_RETRY_SECONDS)
@@ -220,7 +225,7 @@ class _Subscription:
     async def _run(self) -> None:
         try:
             if self.inserted is not None:
-                await self.inserted
+                await asyncio.shield(self.inserted)  # The next start waits for it again.
             while True:
                 self.has_news.clear()
                 for number, payload in await self._journal.run(self._next_events, self._owner):
@@ -242,7 +247,7 @@ class _Subscription:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 # Every subscriber gets a copy of its own.
-                await call(self._limits.channel_timeout, self._subscriber, json.loads(payload))
+                await call(self._limits.channel_timeout, self.subscriber, json.loads(payload))
                 return
             except Exception as error:
                 logger.warning("subscription %s failed (attempt %d): %s", self.name, attempt, reason(error))
@@ -254,17 +259,17 @@ class _Subscription:
         # A new subscription starts at the next event.
         query = """INSERT INTO listener (name, topic, told)
                    VALUES (?, ?, coalesce((SELECT max(id) FROM told), 0)) ON CONFLICT DO NOTHING"""
-        connection.execute(query, (self.name, self._topic))
+        connection.execute(query, (self.name, self.topic))
 
     def _next_events(self, connection: sqlite3.Connection) -> list[tuple[int, str]]:
         query = """SELECT id, payload FROM told WHERE topic = ?
                    AND id > (SELECT told FROM listener WHERE name = ?) ORDER BY id LIMIT ?"""
-        return connection.execute(query, (self._topic, self.name, _PAGE)).fetchall()
+        return connection.execute(query, (self.topic, self.name, _PAGE)).fetchall()
 
     def _advance(self, connection: sqlite3.Connection, number: int) -> None:
         connection.execute("UPDATE listener SET told = ? WHERE name = ?", (number, self.name))
         query = "DELETE FROM told WHERE topic = ? AND id <= (SELECT min(told) FROM listener WHERE topic = ?)"
-        connection.execute(query, (self._topic, self._topic))
+        connection.execute(query, (self.topic, self.topic))
 
 
 def _prune(connection: sqlite3.Connection) -> None:

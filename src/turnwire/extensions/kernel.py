@@ -64,6 +64,7 @@ class ExtensionLeases:
     def __init__(self, leases: "PostgresLeases", wanted: Callable[[], Sequence[str]]) -> None:
         self.held: frozenset[str] = frozenset()
         self.changed = asyncio.Event()
+        self.interval = leases.seconds / _RENEWALS
         self._leases = leases
         self._wanted = wanted
         self._renewed_at = monotonic()
@@ -82,7 +83,7 @@ class ExtensionLeases:
 
     async def _keep_renewing(self) -> None:
         while True:
-            await asyncio.sleep(self._leases.seconds / _RENEWALS)
+            await asyncio.sleep(self.interval)
             try:
                 await self._renew()
             except Exception:
@@ -93,7 +94,7 @@ class ExtensionLeases:
         wanted = self._wanted()
         seconds = self._leases.seconds
         # Leases that were renewed before must be given up in time, even if the database does not answer.
-        patience = max(seconds / _RENEWALS, self._renewed_at + seconds * _SAFE_SHARE - began)
+        patience = max(self.interval, self._renewed_at + seconds * _SAFE_SHARE - began)
         try:
             async with asyncio.timeout(patience):
                 held = frozenset(await self._leases.claim(wanted)) if wanted else frozenset[str]()
@@ -183,14 +184,18 @@ class Kernel:
 
     async def start(self) -> None:
         """Start the extensions, and resume the deliveries that earlier processes left."""
-        await self.router.load_undelivered()
+        if self._leases is None:
+            try:
+                await self.router.load_undelivered()
+            except StoreError:
+                logger.exception("the undelivered answers could not be loaded; the next start tries again")
         await self.loader.start_all(self._on_started, except_for=self._is_leased)
         for host in self.loader.hosted.values():
             if not host.is_up and not self._is_leased(host):
                 self._drop_failed(host)
         if self._leases is not None:
             await self._leases.open()
-            await self._move()
+            await self._try_to_move()
             self._moving = asyncio.create_task(self._keep_moving(self._leases), name="extensions")
 
     def _on_started(self, host: ExtensionHost) -> None:
@@ -216,21 +221,32 @@ class Kernel:
 
     async def _keep_moving(self, leases: ExtensionLeases) -> None:
         while True:
-            await leases.changed.wait()
+            # Also without a change: a service may have failed for good, or a move may have failed.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(leases.interval):
+                    await leases.changed.wait()
             leases.changed.clear()
-            try:
-                await self._move()
-            except Exception:
-                logger.exception("an extension could not be moved; the next change of leases tries again")
+            await self._try_to_move()
+
+    async def _try_to_move(self) -> None:
+        try:
+            await self._move()
+        except StoreError as error:
+            logger.warning("an extension could not be moved; it is tried again: %s", error)
+        except Exception:
+            logger.exception("an extension could not be moved; it is tried again")
 
     async def _move(self) -> None:
-        """Start the extensions whose lease this process has, and stop those whose lease it has lost."""
+        """Start the extensions whose lease this process has, and stop those that it has lost or cannot run."""
         assert self._leases is not None
         for host in reversed(list(self.extensions.values())):
-            if host.is_up and self._is_leased(host) and not self._may_start(host):
+            may_run = self._may_start(host) and not self.loader.has_given_up(host)
+            if host.is_up and self._is_leased(host) and not may_run:
                 await self._leave(host)
         for host in self.extensions.values():
-            if not host.is_up and self._is_leased(host) and _is_ready(host):
+            if host.is_up and self._is_leased(host):
+                self.bus.start(host.id)  # It may have subscribed while it started.
+            elif self._is_leased(host) and _is_ready(host):
                 if self._may_start(host):
                     await self._take(host)
                 elif not host.message:
@@ -245,10 +261,10 @@ class Kernel:
         )
 
     async def _take(self, host: ExtensionHost) -> None:
-        if host.id in self._channels:
-            self.router.channels[host.id] = self._channels[host.id]
         # The process that ran it may have left deliveries.
         await self.router.load_undelivered()
+        if host.id in self._channels:
+            self.router.channels[host.id] = self._channels[host.id]
         self.bus.start(host.id)
         await self.loader.start(host, self._on_started)
         if not host.is_up:

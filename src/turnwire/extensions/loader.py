@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from turnwire.core.backoff import Backoff
+from turnwire.core.errors import StoreError
 from turnwire.extensions.calls import KernelLimits, reason
 from turnwire.extensions.contract import ExtensionContext, ServiceProvider
 from turnwire.extensions.host import ExtensionHost
@@ -21,7 +22,10 @@ logger = logging.getLogger("turnwire.extensions")
 NOT_NAMED = "found and not run: nobody has named it"
 LONGEST_DELAY = 60.0
 MAX_FAILURES = 8
-"""A service that fails so often in a row, each time within `LONGEST_DELAY` seconds, is not restarted."""
+"""A service that fails so often in a row, each time within `LONGEST_DELAY` seconds, is not restarted.
+
+One that fails because of the store is restarted for ever.
+"""
 
 
 class Loader:
@@ -104,10 +108,18 @@ class Loader:
             await host.check(limit)
 
     async def pause(self, host: ExtensionHost, message: str) -> None:
-        """Stop one extension, so that it can be started again."""
+        """Stop one extension, so that it can be started again, unless its service has failed for good."""
+        failure = (host.message, host.hint) if self.has_given_up(host) else None
         if supervisor := self._supervisors.pop(host.id, None):
             await supervisor.stop(self._limits.extension_timeout)
         await host.pause(self._limits.extension_timeout, message)
+        if failure is not None:
+            host.fail(*failure)
+
+    def has_given_up(self, host: ExtensionHost) -> bool:
+        """Return True if the service of the extension has failed so often that it is not restarted."""
+        supervisor = self._supervisors.get(host.id)
+        return supervisor is not None and supervisor.has_given_up
 
     async def stop_all(self) -> None:
         """Stop the extensions in reverse order, so that dependencies stop last."""
@@ -163,6 +175,7 @@ class BackgroundSupervisor:
         self._task: asyncio.Task[None] | None = None
         self.waits_to_restart = False
         """True during the delay, so that a health check does not report it as running."""
+        self.has_given_up = False
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_running(), name=f"service of {self._host.id}")
@@ -183,10 +196,13 @@ class BackgroundSupervisor:
                 failures = 1 if loop.time() - began > LONGEST_DELAY else failures + 1
                 logger.debug("run_background of %r failed", host.id, exc_info=True)
                 problem = f"run_background failed: {reason(error)}"
+                # The store's failure is not its own, and will end.
+                is_store_away = isinstance(error, StoreError)
             else:
                 return
             self.waits_to_restart = True
-            if failures >= MAX_FAILURES:
+            if failures >= MAX_FAILURES and not is_store_away:
+                self.has_given_up = True
                 host.fail(f"{problem}; this was the {failures}th time in a row", "correct it, and restart the server")
                 return
             delay = self._backoff.delay(failures)

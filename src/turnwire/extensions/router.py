@@ -39,7 +39,6 @@ from turnwire.core.errors import (
     SessionExistsError,
     SessionNotFoundError,
     ShuttingDownError,
-    StoreError,
     TurnwireError,
 )
 from turnwire.core.events import AttachedFile, Event
@@ -189,11 +188,8 @@ class MessageRouter:
         await self._channel(channel_id).send_message(message)
 
     async def load_undelivered(self) -> None:
-        """Load the deliveries that earlier processes left."""
-        try:
-            self._undelivered = {delivery.key: delivery for delivery in await self._records.undelivered()}
-        except StoreError:
-            logger.exception("the undelivered answers could not be loaded; the next start tries again")
+        """Load the deliveries that earlier processes left. Raises StoreError."""
+        self._undelivered = {delivery.key: delivery for delivery in await self._records.undelivered()}
 
     def resume(self, channel_id: str) -> None:
         """Queue the deliveries that were left to a channel, before it receives new messages."""
@@ -227,6 +223,8 @@ class MessageRouter:
         delivery, is_new = await self._records.add(
             key, channel_id, user_id, principal=principal, agent_id=agent_id, text=text
         )
+        if channel_id not in self.channels:
+            raise ShuttingDownError  # The journal has the message: the process that runs the channel answers it.
         self._undelivered.pop(key, None)
         self._bus.wake()
         if delivery.delivered_at is not None:

@@ -7,6 +7,8 @@ import pytest
 
 from tests.channels.telegram.agents import Gated, saying
 from tests.channels.telegram.world import ADA, GROUP, Piece, World
+from turnwire.channels.telegram.records import Answer, MessagePart
+from turnwire.core.errors import StoreError
 
 LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
 
@@ -125,6 +127,19 @@ async def test_answer_delivered_again_as_a_message_is_posted_once(world: World, 
     assert world.api.texts(ADA) == [f"{text}\n\n{'⏹ Stopped' if ended else '(Stopped.)'}", "By the way: tea is ready."]
 
 
+async def test_empty_stopped_answer_delivered_again_is_posted_once(world: World) -> None:
+    world.agent = Gated()
+    await world.start()
+    await ask_and_wait(world)
+    await world.channel.on_stream_cancel("7", "")
+    await world.api.until(lambda: world.api.texts(ADA) == ["⏹ Stopped"])
+    await world.crash()
+    world.kernel.answers["7:101"] = "(Stopped.)"
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["⏹ Stopped"]
+
+
 async def test_notice_during_an_answer_does_not_replace_it(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
@@ -164,6 +179,69 @@ async def test_crash_while_sending_does_not_send_twice(world: World, chat_id: in
     await world.start()
     await world.delivered()
     assert world.api.texts(chat_id) == ["Short."]
+
+
+async def test_first_message_of_the_next_process_is_not_sent_twice(world: World) -> None:
+    """The update was handled by the last process, so this one has not seen the id of the question."""
+    world.agent = Gated()
+    await world.start()
+    await ask_and_wait(world)
+    await world.crash()
+    world.agent = saying("Short.")
+    world.api.plan("sendMessage", "cut")
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Short."]
+
+
+async def test_message_that_was_sent_among_many_others_is_found(world: World) -> None:
+    world.agent = saying("Short.")
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    records, set_part = opened._records, opened._records.set_part
+
+    async def set_part_slowly(answer_id: str, number: int, part: MessagePart | None) -> None:
+        await set_part(answer_id, number, part)
+        if part is not None and part.sent_after is not None:
+            # Before the call reaches Telegram, and the poller sees them.
+            for person in range(1000, 1012):
+                world.api.says(person, "hello")
+
+    records.set_part = set_part_slowly  # type: ignore[method-assign]
+    world.api.plan("sendMessage", "cut")
+    await ask_and_wait(world)
+    await world.api.until(lambda: world.api.made("editMessageReplyMarkup"))
+    records.set_part = set_part  # type: ignore[method-assign]
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Short."]
+
+
+async def test_two_lost_messages_of_one_chat_are_two(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    opened = world.channel._open
+    assert opened is not None
+    message_ids = opened._records.message_ids
+
+    async def slow_message_ids(chat_id: int, after: int) -> set[int]:
+        found = await message_ids(chat_id, after)
+        await world.clock.sleep(60)
+        return found
+
+    opened._records.message_ids = slow_message_ids  # type: ignore[method-assign]
+    world.api.plan("sendMessage", "cut", "cut")
+    await gate.say()
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    gate.end()
+    await world.delivered()
+    assert sorted(world.api.texts(ADA)) == [
+        "An answer that is long enough to be shown at once.",
+        "By the way: tea is ready.",
+    ]
 
 
 async def test_search_for_a_lost_message_ignores_other_messages(world: World) -> None:
@@ -229,9 +307,77 @@ async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> 
     await gate.say()
     await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
     await world.channel.on_stream_end("7", "Never mind.")
+    await world.api.until(lambda: world.api.texts(ADA) == ["Never mind."])
+
+
+async def test_full_message_that_was_taken_back_is_written_again(world: World) -> None:
+    gate = Gated(LONG)
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
+    await world.channel.on_stream_restart("7", "")
+    await world.api.until(lambda: world.api.texts(ADA)[0] == "…")
     gate.end()
     await world.delivered()
-    assert world.api.texts(ADA) == ["Never mind."]
+    assert whole(world) == LONG.split()
+    assert [message.buttons for message in world.api.shown(ADA)] == [[], [], []]
+
+
+async def test_full_messages_are_not_edited_when_the_answer_is_complete(world: World) -> None:
+    gate = Gated(LONG)
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
+    gate.end()
+    await world.delivered()
+    # The last one loses its button.
+    assert [call.params["message_id"] for call in world.api.made("editMessageText")] == [104]
+
+
+@pytest.mark.parametrize("method", ["begin", "answer", "parts", "set_part", "settle"])
+async def test_failure_of_the_records_delays_the_answer(world: World, method: str) -> None:
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    works, failures = getattr(opened._records, method), [StoreError("one moment"), StoreError("another moment")]
+
+    async def fail_twice(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await works(*args)
+
+    setattr(opened._records, method, fail_twice)
+    await ask_and_wait(world)
+    await world.delivered()
+    assert world.api.texts(ADA) == ["You said: hello"]
+    assert (await opened._records.undelivered(), method == "begin" or not failures) == ([], True)
+
+
+async def test_answer_whose_commit_took_too_long_is_posted_when_it_is_delivered_again(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    opened, text = world.channel._open, "An answer that is long enough to be shown at once. The end."
+    assert opened is not None
+    # The kernel gave the call up, and the transaction was finished all the same.
+    await opened._records.finish(Answer("7:101", "7", "final", text))
+    await world.channel.send_to_user("7", text)
+    await world.api.until(lambda: [(shown.text, shown.buttons) for shown in world.api.shown(ADA)] == [(text, [])])
+
+
+async def test_failing_records_are_an_error_of_the_store(world: World) -> None:
+    await world.start()
+    opened = world.channel._open
+    assert opened is not None
+    with pytest.raises(StoreError, match="no such table: nowhere"):
+        await opened._records._do(lambda db: db.execute("DELETE FROM nowhere"))
 
 
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:
@@ -253,5 +399,44 @@ async def test_failure_of_the_kernel_is_answered_with_an_apology(
     await world.start()
     await ask_and_wait(world)
     await world.delivered()
-    assert world.api.texts(ADA) == ["It begins\n\nSorry, something went wrong here. Please try again."]
+    assert world.api.texts(ADA) == ["Sorry, something went wrong here. Please try again."]
     assert "could not be answered" in caplog.text
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_answer_that_the_kernel_gave_up_is_posted_by_the_next_process(world: World, ended: bool) -> None:
+    async def fails(text: str) -> AsyncGenerator[Piece]:
+        yield "An answer that is long enough to be shown at once."
+        await world.api.until(lambda: world.api.shown(ADA))
+        raise RuntimeError("a bug")
+
+    world.agent = fails
+    await world.start()
+    await ask_and_wait(world)
+    await world.delivered()
+    assert world.api.texts(ADA)[1:] == ["Sorry, something went wrong here. Please try again."]
+    await world.crash()
+    world.agent = saying("The true answer.")
+    if ended:
+        world.kernel.answers["7:101"] = "The true answer."
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA)[0] == "The true answer."
+
+
+async def test_message_of_an_extension_just_before_an_answer_does_not_replace_it(world: World) -> None:
+    gate = Gated("The answer.")
+    world.agent = gate
+    await world.start()
+    start = world.channel.on_stream_start
+
+    async def start_late(user_id: str) -> None:
+        await world.channel.send_to_user(user_id, "By the way: tea is ready.")
+        await start(user_id)
+
+    world.channel.on_stream_start = start_late  # type: ignore[method-assign]
+    await ask_and_wait(world)
+    await gate.say()
+    gate.end()
+    await world.delivered()
+    assert sorted(world.api.texts(ADA)) == ["By the way: tea is ready.", "The answer."]

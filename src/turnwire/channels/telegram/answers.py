@@ -18,10 +18,12 @@ from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.live_answer import LiveAnswer
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
-from turnwire.channels.telegram.posts import Address, Content, Posting, Sender
+from turnwire.channels.telegram.posts import BACKOFF, Address, Content, Posting, Sender
 from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
+from turnwire.core.errors import StoreError
 from turnwire.extensions.calls import Background
+from turnwire.extensions.channels import STOPPED
 from turnwire.extensions.contract import ExtensionContext
 
 _EMPTY = "(There was no answer.)"
@@ -42,6 +44,7 @@ class AnswerPoster:
         self._live: dict[str, LiveAnswer] = {}
         self._posting: dict[str, asyncio.Task[None]] = {}
         self._notice_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._answer_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.background = Background()
 
     async def resume(self) -> None:
@@ -79,6 +82,8 @@ class AnswerPoster:
             live.end(text)
         elif is_new:
             self._post(user_id, self._deliver(answer.answer_id))
+        if not is_new:
+            await self._add(answer.answer_id, user_id, text)
 
     async def send(self, user_id: str, text: str) -> None:
         """Send a whole text from the kernel: the current answer, perhaps again, or a notice beside it."""
@@ -86,23 +91,27 @@ class AnswerPoster:
         if current is None:
             return await self.notify(user_id, text)
         answer = await self._sender.records.answer(current.message_id)
-        if answer is not None and answer.state != "live":
-            if answer.text and text.startswith(answer.text):
-                # The kernel crashed before it recorded the delivery, and delivers the answer again.
-                return
-        elif live is None or (live.text and text.startswith(live.text)):
-            return await self.end(user_id, text)
-        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-        await self.notify(user_id, text, answer_id=f"{current.message_id}#{digest}")
+        if answer is None or answer.state in ("live", "final"):
+            if live is None or (live.text and text.startswith(live.text)):
+                return await self.end(user_id, text)
+        await self._add(current.message_id, user_id, text)
+
+    async def _add(self, answer_id: str, user_id: str, text: str) -> None:
+        """Post a text beside an answer, unless it is the answer itself, which the kernel delivers again."""
+        answer = await self._sender.records.answer(answer_id)
+        # The kernel's text of an answer that was stopped before its first word.
+        known = answer and (answer.text or (STOPPED if answer.stopped else None))
+        if not known or not text.startswith(known):
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+            await self.notify(user_id, text, answer_id=f"{answer_id}#{digest}")
 
     async def apologise(self, message: IncomingMessage, text: str) -> None:
-        """End the answer to a message that the kernel could not complete."""
+        """Stop showing an answer that the kernel has given up, and say so. The next process may still post it."""
         user_id = message.address.user_id
         live = self._live.get(user_id)
         if live is not None and live.answer.answer_id == message.key:
-            await self.end(user_id, f"{live.text}\n\n{text}" if live.text else text)
-        else:
-            await self.notify(user_id, text, answer_id=message.key)
+            self._abandon(user_id)
+        await self.notify(user_id, text, answer_id=f"{message.key}#sorry")
 
     def _abandon(self, user_id: str) -> None:
         """Stop showing an answer that the kernel has given up; without a final text it is not posted."""
@@ -159,28 +168,45 @@ class AnswerPoster:
             self._sender.logger.exception("an answer could not be posted")
 
     async def _show(self, live: LiveAnswer, answer: Answer) -> None:
-        recorded = await self._sender.records.begin(answer)
+        posting: Posting | None = None
         try:
             # The answer may be complete already, perhaps since before a crash.
-            if recorded.state == "live":
+            if (await self._sender.records.begin(answer)).state == "live":
                 await live.run()
+                posting = live.posting
         except Exception:
             # The display must not cost the answer.
             self._sender.logger.exception("the answer was not shown while it was made")
         await live.ended()
-        await self._deliver(answer.answer_id)
+        await self._deliver(answer.answer_id, posting)
 
     async def _deliver_all(self, answer_ids: list[str]) -> None:
         for answer_id in answer_ids:
             await self._logged(self._deliver(answer_id))
 
-    async def _deliver(self, answer_id: str) -> None:
+    async def _deliver(self, answer_id: str, posting: Posting | None = None) -> None:
+        """Post an answer that is final, and continue in the messages of `posting`, which has shown it so far.
+
+        Two tasks may try it: the second finds that the first has done it.
+        """
+        failures = 0
+        while True:
+            try:
+                async with self._answer_locks.setdefault(answer_id, asyncio.Lock()):
+                    answer = await self._sender.records.answer(answer_id)
+                    if answer is not None and answer.state == "final":
+                        await self._post_all(answer, posting)
+                return
+            except StoreError as error:
+                failures += 1
+                self._sender.logger.warning("an answer will be posted later: %s", error)
+                await BACKOFF.wait(failures, self._sender.clock.sleep)
+
+    async def _post_all(self, answer: Answer, posting: Posting | None) -> None:
         records = self._sender.records
-        answer = await records.answer(answer_id)
-        if answer is None or answer.state != "final":
-            return
-        posting = Posting(self._sender, answer_id, Address.parse(answer.user_id), answer.reply_to)
-        await posting.load()
+        if posting is None:
+            posting = Posting(self._sender, answer.answer_id, Address.parse(answer.user_id), answer.reply_to)
+            await posting.load()
         try:
             await posting.deliver(_contents(answer))
         except TelegramError as error:

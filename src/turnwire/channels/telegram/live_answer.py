@@ -41,7 +41,7 @@ class LiveAnswer:
         self.answer = answer
         self._sender = sender
         self._address = Address.parse(answer.user_id)
-        self._posting = Posting(sender, answer.answer_id, self._address, answer.reply_to)
+        self.posting = Posting(sender, answer.answer_id, self._address, answer.reply_to)
         self._config = config
         has_draft = config.transport == "draft" and self._address.is_private
         self._draft = Draft(sender, self._address) if has_draft else None
@@ -104,7 +104,7 @@ class LiveAnswer:
 
     async def run(self) -> None:
         """Show the answer until it ends."""
-        await self._posting.load()
+        await self.posting.load()
         if self._muted:
             await self._ended.wait()
             return
@@ -132,13 +132,13 @@ class LiveAnswer:
         return self._ended.is_set() or (or_worth_showing and self._is_worth_showing())
 
     def _is_worth_showing(self) -> bool:
-        if self._posting.is_begun or self._status.text():
+        if self.posting.is_begun or self._status.text():
             return True
         waited = self._sender.clock.now() - self._began
         return self._chars >= self._config.stream_min_chunk_chars or (bool(self._text) and waited >= _FIRST_SECONDS)
 
     async def _send_typing(self) -> None:
-        if not self._posting.budget.take_typing():
+        if not self.posting.budget.take_typing():
             return
         thread = self._address.thread_id
         params = {"chat_id": self._address.chat_id, "message_thread_id": thread, "action": "typing"}
@@ -154,7 +154,7 @@ class LiveAnswer:
         state = self._state
         if self._shown is None or self._shown[0] < self._restarts:
             # Full messages may show text that was taken back.
-            self._posting.reopen()
+            self.posting.reopen()
         try:
             if self._muted or await self._draw(self.text, self._status.line()):
                 self._shown = state
@@ -173,11 +173,11 @@ class LiveAnswer:
         """Return True if all of it is shown. Raises TelegramError."""
         pieces = messages(render(text))
         if self._draft is None or self._draft.is_refused:
-            return await self._posting.show(self._contents(pieces, status))
+            return await self.posting.show(self._contents(pieces, status))
         if len(pieces) < 2:
             return await self._draft.show(text or status, topic=(self._restarts, bool(text)))
         # Full pieces become messages; the rest is a draft of its own.
-        full = await self._posting.show([Content(piece) for piece in pieces[:-1]])
+        full = await self.posting.show([Content(piece) for piece in pieces[:-1]])
         return full and await self._draft.show(pieces[-1].text, topic=(self._restarts, len(pieces)))
 
     def _contents(self, pieces: list[Formatted], status: str) -> list[Content]:
@@ -191,7 +191,7 @@ class LiveAnswer:
     async def _pause(self) -> None:
         """Wait for the interval, and then for something new."""
         is_drafting = self._draft is not None and not self._draft.is_refused
-        interval = max(DRAFT_INTERVAL_SECONDS if is_drafting else self._interval, self._posting.budget.closed_for)
+        interval = max(DRAFT_INTERVAL_SECONDS if is_drafting else self._interval, self.posting.budget.closed_for)
         with suppress(TimeoutError):
             async with asyncio.timeout(interval):
                 await self._ended.wait()

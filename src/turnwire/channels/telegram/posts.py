@@ -5,10 +5,13 @@ sent, with the newest message id known; when it is uncertain whether it arrived 
 died), it is looked for among the few ids that it can have before it is sent again.
 """
 
+import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +37,10 @@ Buttons = Sequence[Sequence[dict[str, str]]]
 # A call whose connection broke may still be under way.
 _SETTLING_SECONDS = 5.0
 _CANDIDATE_IDS = 6
-_BACKOFF = Backoff(first=2.0, longest=60.0)
+_MAX_CANDIDATE_IDS = 36
+_ANSWERED = re.compile(r"-?[0-9]+:([0-9]+)(?:#.*)?")
+"""The id of an answer, which has the id of the message that it answers."""
+BACKOFF = Backoff(first=2.0, longest=60.0)
 
 
 class Address(Struct, frozen=True):
@@ -85,10 +91,14 @@ class Content(Struct, frozen=True):
 
 
 class NewestIds:
-    """The newest message id known for each counter of ids."""
+    """The newest message id known for each counter of ids, and a lock of each chat for the search of a lost one."""
 
     def __init__(self) -> None:
         self._newest: dict[int, int] = {}
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    def lock(self, chat_id: int) -> asyncio.Lock:
+        return self._locks.setdefault(chat_id, asyncio.Lock())
 
     def note(self, chat_id: int, message_id: int) -> None:
         self._newest[_counter(chat_id)] = max(self.before(chat_id), message_id)
@@ -146,6 +156,9 @@ class Posting:
 
     async def load(self) -> None:
         """Load the messages that earlier processes recorded."""
+        if answered := _ANSWERED.fullmatch(self._answer_id):
+            # An earlier process may have received it.
+            self._sender.newest.note(self._address.chat_id, int(answered[1]))
         self._parts = await self._sender.records.parts(self._answer_id)
 
     # While the answer grows
@@ -219,7 +232,7 @@ class Posting:
                 await self._sender.flooded(self._address.chat_id, error)
             case UncertainError() | UnreachableError() | TokenError():
                 self._sender.logger.info("a call will be retried: %s", error)
-                await _BACKOFF.wait(failures, self._sender.clock.sleep)
+                await BACKOFF.wait(failures, self._sender.clock.sleep)
             case _:
                 raise error
 
@@ -247,6 +260,8 @@ class Posting:
     async def _put(self, number: int, part: MessagePart | None, content: Content) -> MessagePart:
         if part is None or part.message_id is None:
             return await self._send(number, content)
+        # Until the call has returned, it is uncertain what the message shows.
+        self._parts[number] = MessagePart(part.message_id)
         try:
             await self._call("editMessageText", {"message_id": part.message_id, **content.params()})
         except BadRequestError as error:
@@ -269,7 +284,9 @@ class Posting:
             await self._set(number, None)
             raise
         self._sender.newest.note(chat_id, message["message_id"])
-        await self._set(number, MessagePart(message["message_id"], None, content.digest))
+        # Edits are not recorded, so the next process must not rely on what is shown before the answer is complete.
+        await self._set(number, MessagePart(message["message_id"]))
+        self._parts[number] = MessagePart(message["message_id"], None, content.digest)
         return self._parts[number]
 
     async def _set(self, number: int, part: MessagePart | None) -> None:
@@ -282,13 +299,17 @@ class Posting:
     async def _find(self, number: int, part: MessagePart) -> MessagePart | None:
         """Look for a message whose sending was cut off. Return None if it did not arrive. Raises TelegramError."""
         await self._sender.clock.sleep(_SETTLING_SECONDS)
-        after = part.sent_after or 0
-        other_messages = await self._sender.records.message_ids(self._address.chat_id, after)
-        for message_id in range(after + 1, after + 1 + _CANDIDATE_IDS) if after else ():
-            if message_id not in other_messages and await self._is_ours(message_id):
-                self._sender.newest.note(self._address.chat_id, message_id)
-                await self._set(number, MessagePart(message_id))
-                return self._parts[number]
+        chat_id, newest, after = self._address.chat_id, self._sender.newest, part.sent_after or 0
+        # Two lost messages of a chat must not be taken for one.
+        async with newest.lock(chat_id):
+            other_messages = await self._sender.records.message_ids(chat_id, after)
+            # Others may have written before the call arrived.
+            last = min(max(newest.before(chat_id), after) + _CANDIDATE_IDS, after + _MAX_CANDIDATE_IDS)
+            for message_id in range(after + 1, last + 1) if after else ():
+                if message_id not in other_messages and await self._is_ours(message_id):
+                    newest.note(chat_id, message_id)
+                    await self._set(number, MessagePart(message_id))
+                    return self._parts[number]
         await self._set(number, None)
         return None
 

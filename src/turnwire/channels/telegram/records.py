@@ -7,13 +7,13 @@ kernel has accepted them.
 
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from turnwire.core.errors import StoreUnusableError
+from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.extensions.contract import TableTransactions
 from turnwire.sqlite_threads import SqliteThreads
 
@@ -61,7 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
 class MessagePart(msgspec.Struct, frozen=True):
     """One message of an answer. Without a `message_id`, it was being sent when `sent_after` was the newest id known.
 
-    `shown` is the digest of its content, so that the same content is not sent again.
+    `shown` is the digest of its final content, so that it is not written again.
     """
 
     message_id: int | None = None
@@ -88,8 +88,11 @@ class Records:
         if self._shared is None:
             await self._threads.close()
 
-    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> Awaitable[_T]:
-        return (self._shared or self._threads).transaction(work)
+    async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        try:
+            return await (self._shared or self._threads).transaction(work)
+        except sqlite3.Error as error:
+            raise StoreError(f"the records of Telegram cannot be used: {error}") from error
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -161,11 +164,15 @@ class Records:
         return await self._do(insert)
 
     async def finish(self, answer: Answer) -> bool:
-        """Commit the final text: from here on it will be posted. Return False if it had been finished before."""
+        """Commit the final text: from here on it will be posted. Return False if it was posted, or has another one.
+
+        The same text again is the same answer: a transaction is repeated if its connection is lost.
+        """
         answers = f"{self._prefix}answers"
         statement = f"""INSERT INTO {answers} VALUES ({_ANSWER_VALUES}) ON CONFLICT (answer_id) DO UPDATE
             SET state = excluded.state, text = excluded.text, stopped = excluded.stopped, buttons = excluded.buttons
-            WHERE {answers}.state = 'live' RETURNING answer_id"""
+            WHERE {answers}.state = 'live' OR ({answers}.state = 'final' AND {answers}.text = excluded.text)
+            RETURNING answer_id"""
         return bool(await self._do(lambda db: db.execute(statement, _answer_row(answer)).fetchall()))
 
     async def settle(self, answer: Answer, state: AnswerState) -> None:
