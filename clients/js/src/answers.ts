@@ -4,6 +4,16 @@ import { TurnwireError } from "./errors.js";
 import type { Arguments, Followed, QuestionEvent, ToolCallEvent } from "./events.js";
 import type { Reply, Snapshot } from "./api_types.js";
 
+/** The error codes of an answer that somebody else has given, or that nobody waits for any more. */
+const TOO_LATE = new Set([
+  "question_not_found",
+  "reply_conflict",
+  "tool_call_not_found",
+  "turn_ended",
+  "turn_not_found",
+  "turn_not_waiting",
+]);
+
 /** A tool that this program runs. */
 export interface ClientTool {
   name: string;
@@ -51,8 +61,7 @@ export class Answers {
     this.#taken.add(key);
     answer().catch((error: unknown) => {
       this.#taken.delete(key);
-      // Somebody else has answered, or the turn has ended.
-      if (error instanceof TurnwireError && [404, 409].includes(error.status)) return;
+      if (error instanceof TurnwireError && TOO_LATE.has(error.code)) return;
       (globalThis.reportError ?? console.error)(error);
     });
   }
@@ -63,12 +72,16 @@ export class Answers {
     const { phase, state } = await this.#sender.snapshot(turnId);
     const step = state.steps?.findLast(({ kind, id }) => kind === "tool" && id === call.call_id);
     if (phase === "ended" || (step?.state ?? "running") !== "running") return;
+    let output: unknown;
+    let isError = false;
     try {
-      await this.#sender.sendToolResult(turnId, call.call_id, (await run(call.args, call)) ?? null);
+      output = (await run(call.args, call)) ?? null;
+      JSON.stringify(output); // Throws for a value that cannot be sent.
     } catch (error) {
-      if (error instanceof TurnwireError) throw error;
-      await this.#sender.sendToolResult(turnId, call.call_id, messageOf(error), true);
+      output = messageOf(error);
+      isError = true;
     }
+    await this.#sender.sendToolResult(turnId, call.call_id, output, isError);
   }
 
   async #ask(turnId: string, question: QuestionEvent): Promise<void> {

@@ -398,5 +398,5 @@ export interface TurnState {
   forked_from?: string;
   forked_at?: number;
   restarts?: number;
-  follow_ups?: { content: string; position: number; answer_offset: number }[];
+  follow_ups?: { content: string; position: number; answer_offset: number; attachments?: AttachedFile[] }[];
 }

@@ -3,7 +3,7 @@
 import type { Followed, LoggedEvent } from "./events.js";
 import { viewOfState } from "./snapshot_view.js";
 import { asBase, EMPTY_VIEW, type Memory, type TurnView } from "./view.js";
-import { changesBy } from "./view_changes.js";
+import { changesBy, phaseOf } from "./view_changes.js";
 
 /** Returns the next view. A `reset` gives the empty view, a `gap` the server's state, an old event the same view. */
 export function applyEvent(view: TurnView, item: Followed): TurnView {
@@ -27,9 +27,9 @@ export function foldTurn(items: Iterable<Followed>, view: TurnView = EMPTY_VIEW)
 }
 
 /** The events that a restart does not make void. */
-const KEPT = ["usage", "input"];
+const KEPT = ["usage", "input", "question", "reply"];
 
-/** Drops the events after a position, but not the user's messages and the usage. */
+/** Drops the events after a position, but not the user's messages, the questions and the usage. */
 function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
   const { base = EMPTY_VIEW, log, count } = view.memory;
   if (from < base.position) {
@@ -40,8 +40,7 @@ function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
   const remaining = log.slice(0, count).filter(({ position, event }) => position <= from || KEPT.includes(event.type));
   const before = foldTurn(remaining, base);
   const tools = before.steps.filter(({ kind }) => kind === "tool" || kind === "search").map(({ name }) => name);
-  const phase = before.approvals.length ? "waiting" : "running";
-  return { ...before, toolsUsed: [...new Set(tools)], phase, position: item.position };
+  return { ...before, toolsUsed: [...new Set(tools)], phase: phaseOf(before), position: item.position };
 }
 
 function remember(memory: Memory, item: LoggedEvent, length = memory.length): Memory {

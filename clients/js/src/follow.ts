@@ -31,6 +31,7 @@ export async function* follow(http: Http, options: StreamOptions): AsyncGenerato
   let { opened } = options;
   opened?.guard.linkSignal(signal);
   let attempt = 0;
+  let openedAt = Infinity;
   let pause: number | undefined;
   try {
     for (;;) {
@@ -42,6 +43,7 @@ export async function* follow(http: Http, options: StreamOptions): AsyncGenerato
         http.watch.forget(owner);
         http.watch.reached();
         pause = undefined;
+        openedAt = Date.now();
         for await (const frame of framesOf(response, guard)) {
           if (frame.retry !== undefined) pause = frame.retry;
           const item = itemOf(frame, options);
@@ -53,6 +55,9 @@ export async function* follow(http: Http, options: StreamOptions): AsyncGenerato
         if (pause === undefined) throw new TurnwireError(0, "broken_stream", "the stream ended before the turn did");
         await sleep(pause, signal);
       } catch (error) {
+        // A quiet stream that was open for long has not failed; one that ends at once has.
+        if (Date.now() - openedAt > http.retry.heartbeat) attempt = 0;
+        openedAt = Infinity;
         await http.waitBeforeRetry(owner, error, ++attempt, http.retry.streamAttempts, signal, pause);
       } finally {
         guard.cut();

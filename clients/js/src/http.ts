@@ -133,6 +133,7 @@ export class Http {
     const failure = failureOf(error);
     const retryAfter = Math.min(failure.retryAfter ?? 0, MAX_RETRY_AFTER);
     const isAway = failure.status === 0 || failure.status >= 500;
+    if (!isAway) this.watch.reached();
     const isForLong = !isAway && (failure.retryAfter ?? 0) > MAX_RETRY_AFTER;
     if (!failure.retryable || isForLong || attempt >= attempts) {
       if (isAway) this.watch.reportFailure(failure);

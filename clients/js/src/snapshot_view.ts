@@ -36,11 +36,12 @@ export function viewOfState(state: TurnState, position: number): TurnView {
   const approvals = state.outcome ? [] : steps.filter((step) => step.state === "waiting").map(requestOf);
   const asked = (state.questions ?? []).map(questionOfState);
   const questions = state.outcome ? closed(asked) : asked;
+  const followUp = state.follow_ups?.at(-1);
   const phase = state.outcome ? "ended" : position > 2 ? phaseOf({ approvals, questions, steps }) : "starting";
   return asBase({
     ...EMPTY_VIEW,
     ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent }),
-    ...omitUndefined({ message: state.follow_ups?.at(-1)?.content ?? state.message, attachments: state.attachments }),
+    ...omitUndefined({ message: followUp?.content ?? state.message, attachments: (followUp ?? state).attachments }),
     ...omitUndefined({ text: state.text, citations: state.citations, toolsUsed: state.tools_used, timings: state.timings }),
     position,
     phase,

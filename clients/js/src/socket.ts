@@ -128,6 +128,11 @@ export class TurnwireSocket {
     this.#fail(new TurnwireError(0, "closed", "the socket was closed by this client", { retryable: false }));
   }
 
+  /** How long a turn may be unread, in milliseconds; for `SocketTurn`. */
+  get heartbeat(): number {
+    return this.#http.retry.heartbeat;
+  }
+
   /** Adds a reader of a turn; for `SocketTurn`. */
   read(turnId: string, after: number | string | undefined, follows = true): SocketReader {
     let channel = this.#channels.get(turnId);

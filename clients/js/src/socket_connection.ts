@@ -79,6 +79,8 @@ export class SocketConnection {
     } finally {
       this.#running = false;
       this.#http.watch.forget(this);
+      // A request that came between `close` and here has opened nothing.
+      if (signal.aborted && this.#handler.isNeeded) void this.#run();
     }
   }
 

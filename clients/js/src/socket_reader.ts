@@ -32,6 +32,7 @@ export class SocketReader {
   }
 
   control(control: Control): void {
+    if (this.isComplete) return; // It is for another reader of the turn.
     const item = this.cursor.control(control);
     if (item) this.#enqueue(item);
   }

@@ -19,9 +19,8 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "message": {
       // A later message, of a fork, closes what is open before it.
       const steps = view.steps.map((step) => (isOpen(step) ? { ...step, state: "failed" as const } : step));
-      const files = event.attachments ? { attachments: event.attachments } : {};
-      const questions = closed(view.questions);
-      return { message: event.content, ...files, by: event.by, channel: event.channel, steps, approvals: [], questions };
+      const { content: message, attachments, by, channel } = event;
+      return { message, attachments, by, channel, steps, approvals: [], questions: closed(view.questions) };
     }
     case "input": {
       const { content, by, turn_id: turnId } = event;
@@ -71,7 +70,8 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "question": {
       const { id, prompt, schema, call_id: callId } = event;
       const question = { id, prompt, position, state: "open" as const, ...omitUndefined({ schema, callId }) };
-      return { questions: [...view.questions, question as QuestionView], phase: "waiting" };
+      const others = view.questions.filter((each) => each.id !== id);
+      return { questions: [...others, question as QuestionView], phase: "waiting" };
     }
     case "reply": {
       const answer = event.declined ? { state: "declined" as const } : { state: "answered" as const, value: event.value };

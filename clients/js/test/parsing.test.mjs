@@ -146,6 +146,30 @@ test("restart drops void events and keeps their usage", () => {
   assert.equal(foldTurn([logged(9, say("!"))], lost).text, "One two !", "a view can be gone on from twice");
 });
 
+test("restart keeps the questions, and the turn waits while one is open", () => {
+  const ask = (id, path) => ({ type: "question", id, prompt: "Which?", ...path });
+  const reply = { type: "reply", question_id: "q1", value: "one" };
+  const restart = { type: "restart", from_position: 4, reason: "lost" };
+  const events = [...OPENING, say("One "), ask("q0"), ask("q1", { agent_path: ["helper"] }), reply];
+  const view = foldTurn(log(...events, restart));
+  assert.deepEqual(view.questions.map(({ id, state }) => [id, state]), [["q0", "open"], ["q1", "answered"]]);
+  assert.equal(view.phase, "waiting");
+  const again = foldTurn([logged(8, ask("q1", { agent_path: ["helper"] }))], view);
+  assert.deepEqual(again.questions.map(({ id }) => id), ["q0", "q1"]);
+});
+
+test("later message of a fork has its own files only", () => {
+  const files = [{ media_type: "image/png", digest: "d" }];
+  const [session, message] = OPENING;
+  const forked = log(session, { ...message, attachments: files }, say("One "), { ...message, content: "And now?" });
+  assert.equal(foldTurn(forked).attachments, undefined);
+  const state = { message: "Well?", attachments: files, follow_ups: [{ content: "And now?", position: 4, answer_offset: 4 }] };
+  const snapshot = { turn_id: "t", session_id: "s", agent: "a", phase: "running", position: 4, state };
+  assert.equal(viewOfSnapshot(snapshot).attachments, undefined);
+  state.follow_ups[0].attachments = files;
+  assert.deepEqual([viewOfSnapshot(snapshot).message, viewOfSnapshot(snapshot).attachments], ["And now?", files]);
+});
+
 test("snapshot view continues, and is stale after a restart before it", () => {
   const state = {
     turn_id: "t", message: "Well?", text: "One ", position: 4,

@@ -194,3 +194,63 @@ test("socket without readers is not reopened", async (t) => {
   await all(socket.turn("t").events());
   assert.equal(sockets.length, 2);
 });
+
+test("result that somebody else has sent is no error", async (t) => {
+  const call = { type: "tool_call", call_id: "c1", tool: "locate", args: {}, runs_on: "client" };
+  const refused = [];
+  const script = (message, socket) => {
+    if (message.type === "follow") socket.tell(accepted(message), { ...event(1), event: call });
+    if (message.type !== "tool_result") return;
+    socket.tell({ ...failure("turn_not_waiting"), id: message.id }, ending(2));
+    refused.push(message.call_id);
+  };
+  const fetch = async () => new Response('{"phase":"waiting","state":{}}');
+  const { socket } = socketOf(t, [script], { fetch });
+  const reported = t.mock.method(console, "error", () => {});
+  await all(socket.turn("t", { tools: [{ name: "locate", run: () => "Bern" }] }).events());
+  await new Promise(setImmediate);
+  assert.deepEqual([refused, reported.mock.callCount()], [["c1"], 0]);
+});
+
+test("closed socket opens again with the next request", async (t) => {
+  const { socket, sockets } = socketOf(t, [serving(2)]);
+  const first = socket.start({ message: "Hi" });
+  socket.close();
+  const second = socket.start({ message: "Hi" });
+  await assert.rejects(first, { code: "closed" });
+  assert.deepEqual(positions(await all((await second).events())), [1, 2]);
+  assert.equal(sockets.length, 2);
+});
+
+test("reset of another reader does not void a turn that was read to its end", async (t) => {
+  const script = (message, socket) => {
+    if (message.type === "start") return serving(2)(message, socket);
+    if (message.type === "follow") socket.tell(accepted(message), { type: "reset", turn_id: "t" }, event(1), ending(2));
+  };
+  const { socket } = socketOf(t, [script]);
+  const turn = await socket.start({ message: "Hi" });
+  assert.deepEqual(positions(await all(socket.turn("t").events({ after: "2.9" }))), ["reset", 1, 2]);
+  assert.deepEqual(positions(await all(turn.events())), [1, 2]);
+});
+
+test("turn that nobody reads is left, and can be read later", async (t) => {
+  const open = (message, socket) => {
+    if (message.type === "start") socket.tell(accepted(message), event(1));
+    else serving(2)(message, socket);
+  };
+  const { socket, sockets } = socketOf(t, [open], { retry: { heartbeat: 50 } });
+  const turn = await socket.start({ message: "Hi" });
+  await until(() => sockets[0].sent.at(-1).type === "unfollow");
+  assert.deepEqual(positions(await all(turn.events())), [1, 2]);
+});
+
+test("control of a socket is passed on with its fields", async (t) => {
+  const state = { text: "Gone." };
+  const gap = { type: "gap", turn_id: "t", after: 0, first_kept: 3, state };
+  const script = (message, socket) => socket.tell(accepted(message), gap, ending(3));
+  const { socket } = socketOf(t, [script]);
+  const heard = [];
+  const events = socket.turn("t").events({ onControl: (control) => heard.push(control) });
+  assert.deepEqual(positions(await all(events)), ["gap", 3]);
+  assert.deepEqual(heard, [{ type: "gap", after: 0, first_kept: 3, state }]);
+});

@@ -307,3 +307,22 @@ test("session stream resumes by its own ids", async (t) => {
   assert.equal(server.requests[0].url, "/v1/sessions/my%20session/events");
   assert.deepEqual(server.requests.map(({ headers }) => headers["last-event-id"]), [undefined, "a:b:2", "__proto__:1"]);
 });
+
+test("refusal shows that the server is reached again", async (t) => {
+  const server = await scripted(t, cut, status(404, refusal("turn_not_found")));
+  const client = clientOf(server, { retry: { attempts: 1 } });
+  await assert.rejects(client.agents(), { code: "network" });
+  assert.equal(client.connection, "offline");
+  await assert.rejects(client.snapshot("t"), { status: 404 });
+  assert.equal(client.connection, "online");
+});
+
+test("quiet session that is cut again and again is not given up", async (t) => {
+  const event = 'id: a:1\ndata: {"type":"token","content":"x"}\n\n';
+  let now = Date.now();
+  t.mock.method(Date, "now", () => (now += 60_000));
+  const server = await scripted(t, ...Array(5).fill(stream(": stream open\n\n", "cut")), stream(event, "hang"));
+  const events = clientOf(server, { retry: { streamAttempts: 2 } }).followSession("s");
+  assert.equal((await events.next()).value.id, "a:1");
+  await events.return();
+});

@@ -89,7 +89,16 @@ class SessionFollower extends Follower<LiveSession> {
 
   protected async *open(after: string | undefined, signal: AbortSignal): AsyncGenerator<Followed> {
     await this.#find();
-    yield* this.#client.followSession(this.#sessionId, { signal, ...(after ? { after } : {}), ...latest(this.#handlers) });
+    const handlers = this.#handlers;
+    yield* this.#client.followSession(this.#sessionId, {
+      signal,
+      ...(after ? { after } : {}),
+      // Those of the last render.
+      get tools() {
+        return handlers.current.tools ?? [];
+      },
+      onQuestion: (question) => handlers.current.onQuestion?.(question),
+    });
   }
 
   protected reduce(state: LiveSession, item: Followed): LiveSession {
@@ -119,16 +128,6 @@ class SessionFollower extends Follower<LiveSession> {
     this.#found.catch(() => (this.#found = undefined));
     return this.#found;
   }
-}
-
-/** Returns handlers that call those of the last render. */
-function latest(handlers: { current: Handlers }): Handlers {
-  return {
-    get tools() {
-      return handlers.current.tools ?? [];
-    },
-    onQuestion: (question) => handlers.current.onQuestion?.(question),
-  };
 }
 
 const SERVER_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;

@@ -7,15 +7,17 @@ import { TurnwireProvider, useConnection, useSession, useTurn } from "../src/ind
 
 declare global {
   interface Window {
-    openChat: (url: string, sessionId: string, key?: string) => void;
+    openChat: (url: string, sessionId: string, hasTools?: boolean) => void;
     renders: number;
   }
 }
 
-function Chat({ sessionId }: { sessionId: string }) {
+function Chat({ sessionId, hasTools }: { sessionId: string; hasTools: boolean }) {
   const [message, setMessage] = useState("");
   const [watched, setWatched] = useState<string | null>(null);
-  const { turns, isBusy, error, send, stop, decide } = useSession(sessionId);
+  const [place, setPlace] = useState("");
+  const tools = [{ name: "locate", parameters: { type: "object" }, run: () => place }];
+  const { turns, isBusy, error, send, stop, decide } = useSession(sessionId, hasTools ? { tools } : {});
   window.renders++;
   return (
     <main data-testid="chat" data-busy={isBusy}>
@@ -33,6 +35,7 @@ function Chat({ sessionId }: { sessionId: string }) {
         <input aria-label="Message" value={message} onChange={(event) => setMessage(event.target.value)} />
         <button>Send</button>
       </form>
+      {hasTools && <input aria-label="Place" value={place} onChange={(event) => setPlace(event.target.value)} />}
       <button onClick={() => void stop()}>Stop</button>
       {watched && <Watched turnId={watched} />}
     </main>
@@ -71,25 +74,25 @@ function Watched({ turnId }: { turnId: string }) {
   );
 }
 
-function Page({ sessionId }: { sessionId: string }) {
+function Page({ sessionId, hasTools }: { sessionId: string; hasTools: boolean }) {
   const [isOpen, setOpen] = useState(true);
   return (
     <>
       <output data-testid="connection">{useConnection()}</output>
       <button onClick={() => setOpen(!isOpen)}>{isOpen ? "Leave" : "Return"}</button>
-      {isOpen && <Chat sessionId={sessionId} />}
+      {isOpen && <Chat sessionId={sessionId} hasTools={hasTools} />}
     </>
   );
 }
 
 window.renders = 0;
-window.openChat = (url, sessionId, key) => {
-  const client = new TurnwireClient({ url, key: key ?? "", retry: { first: 1, most: 20, attempts: 1_000 } });
+window.openChat = (url, sessionId, hasTools = false) => {
+  const client = new TurnwireClient({ url, retry: { first: 1, most: 20, attempts: 1_000 } });
   const root = document.body.appendChild(document.createElement("div"));
   createRoot(root).render(
     <StrictMode>
       <TurnwireProvider client={client}>
-        <Page sessionId={sessionId} />
+        <Page sessionId={sessionId} hasTools={hasTools} />
       </TurnwireProvider>
     </StrictMode>,
   );
