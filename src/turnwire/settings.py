@@ -284,7 +284,7 @@ class Settings(BaseSettings):
     )
     log_content: bool = Field(
         default=False,
-        description="Whether the log may have messages and answers, and its JSON lines the text of errors that may quote them.",
+        description="Whether the log may have messages and answers; JSON lines then have the text of errors, too.",
     )
     access_log: bool = Field(
         default=False, description="Log a line for each request: method, path without its query, status."

@@ -66,7 +66,7 @@ class Spending:
         self._clock = clock
         self._day = 0
         self._used: dict[str, int] = {}
-        # Of each unfinished turn, the tokens in `_used`: a turn that continues here is not counted again.
+        # The tokens in `_used` of each unfinished turn: a turn that continues here is not counted again.
         self._turns: dict[str, int] = {}
 
     async def budget(self, principal: str) -> Budget:
