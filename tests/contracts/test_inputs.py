@@ -137,6 +137,24 @@ async def test_message_that_was_cancelled_does_not_enter(listening: Listening) -
     assert (await desk.end(sent)).outcome == "cancelled"
 
 
+async def test_message_that_is_deleted_at_this_moment_does_not_enter(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, listener, turn = listening
+    sent, unfinished = await send(desk, turn, "one"), desk.store.unfinished
+
+    async def delete_after(session_id: str) -> list[TurnRecord]:
+        turns = await unfinished(session_id)
+        await desk.cancel(sent)
+        await desk.store.delete_turn("ann", sent.id)
+        monkeypatch.setattr(desk.store, "unfinished", unfinished)
+        return turns
+
+    monkeypatch.setattr(desk.store, "unfinished", delete_after)
+    listener.gates[0].open()
+    assert await completed_answer(desk, turn) == "Go"
+
+
 async def test_messages_count_as_queued_turns(listening: Listening) -> None:
     desk, _, turn = listening
     for number in range(3):

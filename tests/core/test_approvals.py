@@ -31,6 +31,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.ids import new_id
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import Turn, TurnRecord
 
 
@@ -294,6 +295,35 @@ async def test_decision_before_a_crash_takes_effect_after_it(backend: StoreBacke
     store = await backend.open()
     async with open_desk(store, careful) as desk:
         assert (await desk.end(turn)).outcome == "completed"
+
+
+async def test_overdue_turn_that_cannot_be_read_does_not_keep_others_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_desk(store, careful, approval_timeout=0) as desk:
+        broken, turn = await desk.start("c1"), await desk.start("c1")
+        await wait_until_suspended(desk, broken)
+        await wait_until_suspended(desk, turn)
+        read = suspension.fold_log
+
+        async def fold_log(reader: Store, turn_id: str) -> TurnFold:
+            if turn_id == broken.id:
+                raise ValueError("not an event")
+            return await read(reader, turn_id)
+
+        monkeypatch.setattr(suspension, "fold_log", fold_log)
+        await desk.runner._suspended.answer_overdue()
+        assert (await desk.end(turn)).outcome == "completed"
+        assert (await store.find_turn("ann", broken.id)).phase == "waiting"
+    assert "not an event" in caplog.text
+
+
+async def test_turn_suspended_at_its_limit_of_events_can_be_answered(store: Store) -> None:
+    async with open_desk(store, careful, max_events_per_turn=5) as desk:
+        turn = await desk.start("c1")
+        assert (await wait_until_suspended(desk, turn)).last_position == 5
+        await desk.runner.decide(turn.id, "c1", approved=True)
+        assert (await desk.end(turn)).reason == "too_many_events"
 
 
 async def test_shutdown_leaves_suspended_turns_unchanged(store: Store) -> None:

@@ -1,8 +1,10 @@
 """The worker: shutdown, and turns of lost processes."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, queued_turns, started, write
@@ -31,6 +33,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
+from turnwire.core.ids import new_id
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import WORKER_LOST, Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
@@ -129,6 +132,22 @@ async def test_abandoned_turn_is_not_reported_as_settled(store: Store) -> None:
         await lose_worker(desk)
         assert (await store.find_turn("ann", turn.id)).phase == "running"
         assert reported == []
+
+
+async def test_deleted_turn_does_not_keep_a_worker_from_the_other_turns_it_has_to_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = TurnRunner(store, {"echo": GeneratorAgent(echo)})
+    orphan = await claimed(store, runner.worker)
+    find = store.claimed
+
+    async def with_deleted(worker: str, *, except_for: Sequence[str]) -> list[TurnRecord]:
+        return [replace(orphan, id=new_id()), *await find(worker, except_for=except_for)]
+
+    monkeypatch.setattr(store, "claimed", with_deleted)
+    await runner._worker._find_orphans()
+    assert (await Desk(store, runner).end(orphan)).outcome == "completed"
+    await runner.close()
 
 
 async def test_worker_takes_over_turns_when_a_lease_has_run_out(backend: StoreBackend) -> None:

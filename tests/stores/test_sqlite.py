@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -379,6 +380,28 @@ async def test_writes_during_a_failed_commit_never_start_a_second_group(
     await ended(store)
 
 
+async def test_commit_counts_if_the_write_ahead_log_cannot_be_emptied_after_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = await ended(store)
+    record = await claimed(store)
+    attempts: list[sqlite3.Connection] = []
+    empty = store._writer._empty_write_ahead_log
+
+    def fail_once(connection: sqlite3.Connection) -> None:
+        attempts.append(connection)
+        if len(attempts) == 1:
+            raise sqlite3.DatabaseError("the disk cannot be read")
+        empty(connection)
+
+    monkeypatch.setattr(store._writer, "_empty_write_ahead_log", fail_once)
+    await store.delete_turn("ann", earlier.id)
+    await append(store, record.id, record.epoch, 3, TokenEvent("written"))
+    await append(store, record.id, record.epoch, 4, done(record), end=True)
+    assert len(attempts) == 2
+    assert positions(await whole_log(store, record.id)) == [1, 2, 3, 4]
+
+
 # Sealing and erasing
 
 
@@ -482,6 +505,32 @@ async def test_archive_in_another_process_follows_a_running_turn(store: SqliteSt
         assert await reader.wait() == 0
 
 
+async def test_archive_follows_on_after_an_error_of_its_poll(store: SqliteStore, tmp_path: Path) -> None:
+    class Failing:
+        """A connection whose first polls fail."""
+
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.connection = connection
+            self.failed = asyncio.Event()
+
+        def execute(self, query: str, *values: object) -> sqlite3.Cursor:
+            if query == "PRAGMA data_version" and not self.failed.is_set():
+                self.failed.set()
+                raise sqlite3.OperationalError("disk I/O error")
+            return self.connection.execute(query, *values)
+
+    record = await claimed(store)
+    archive = SqliteArchive(tmp_path)
+    archive._connection = failing = Failing(archive._connection)  # type: ignore[assignment]
+    following = asyncio.create_task(followed(archive, record.id))
+    async with asyncio.timeout(BOUND):
+        await failing.failed.wait()
+    await append(store, record.id, record.epoch, 3, done(record), end=True)
+    assert positions(await following) == [1, 2, 3]
+    archive._connection = failing.connection
+    archive.close()
+
+
 WRITER = """
 import asyncio, sys
 from pathlib import Path
@@ -541,6 +590,19 @@ def test_ballast_occupies_real_blocks_and_is_restored(tmp_path: Path) -> None:
     (tmp_path / BALLAST_NAME).write_bytes(b"cut short")
     assert ballast.restore()
     assert (tmp_path / BALLAST_NAME).stat().st_size == BALLAST_BYTES
+
+
+def test_ballast_is_written_once_by_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ballast, written, flush = Ballast(tmp_path), list[int](), os.fsync
+
+    def count(number: int) -> None:
+        written.append(number)
+        flush(number)
+
+    monkeypatch.setattr(os, "fsync", count)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ballast.restore, [0] * 8))
+    assert len(written) == 1
 
 
 async def test_full_disk_ends_running_turns_and_refuses_new_ones(

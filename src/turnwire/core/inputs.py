@@ -124,7 +124,10 @@ class TurnInputs:
                 if mode == "collect":
                     break  # Messages sent after this one are answered after it.
                 continue
-            logged = (await self._store.read(queued.id, 1, 1))[0]
+            try:
+                logged = (await self._store.read(queued.id, 1, 1))[0]
+            except TurnNotFoundError:
+                continue  # It was cancelled and deleted at this moment.
             opening = logged.event
             assert isinstance(opening, MessageEvent)
             if len(logged.body) > self._limits.max_event_bytes - _OVERHEAD_BYTES:

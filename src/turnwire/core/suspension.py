@@ -6,10 +6,12 @@ into that log; with the last answer, the turn is queued again in the same step. 
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.budget import Limits
 from turnwire.core.codec import now_ms
@@ -24,7 +26,6 @@ from turnwire.core.errors import (
     QuestionNotFoundError,
     ReplyConflictError,
     ToolCallNotFoundError,
-    TurnwireError,
 )
 from turnwire.core.events import ApprovalResponseEvent, Event, ReplyEvent, ToolResultEvent
 from turnwire.core.follow import fold_log
@@ -44,6 +45,8 @@ class SuspendedTurns:
     def __init__(self, store: Store, limits: Limits, worker: Callable[[], str]) -> None:
         self._store = store
         self._limits = limits
+        # A turn that was suspended with its last event continues, and fails with its next one.
+        self._log_limits = replace(limits, max_events_per_turn=sys.maxsize)
         self._worker = worker
         self._answering = asyncio.Lock()
 
@@ -60,7 +63,7 @@ class SuspendedTurns:
                 if answer.is_recorded(fold):
                     return
                 record = await self._store.hold(turn_id, self._worker())
-                log = TurnLog(self._store, record, self._limits)
+                log = TurnLog(self._store, record, self._log_limits)
                 await log.restore(fold)
                 if answer.is_recorded(log.fold):
                     return
@@ -82,7 +85,7 @@ class SuspendedTurns:
             try:
                 for answer in _refusals(await fold_log(self._store, record.id), reason):
                     await self.answer(record.id, answer)
-            except TurnwireError:
+            except Exception:
                 # The turn may have been deleted; the others must still get their decisions.
                 logger.exception("the overdue turn %s could not be continued; this is tried again", record.id)
 

@@ -315,8 +315,8 @@ class TurnWorker:
             # The running turns are listed before the query: one of them may end or be released before the reply comes.
             for turn in await self._store.claimed(worker, except_for=list(self.running)):
                 logger.warning("turn %s belongs to this worker, which does not run it; it is claimed again", turn.id)
-                stop = WORKER_LOST if await self._has_begun(turn) else None
                 with suppress(TurnEndedError, TurnTakenError, TurnNotFoundError):
+                    stop = WORKER_LOST if await self._has_begun(turn) else None
                     record = await self._store.claim(turn.id, worker)
                     if worker != self.id:
                         return  # The lease ran out meanwhile, and with it these claims.

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -59,6 +60,8 @@ class Ballast:
     def __init__(self, folder: Path) -> None:
         self._path = folder / BALLAST_NAME
         self._size = BALLAST_BYTES
+        # Many new turns may find at once that there is too little room.
+        self._restoring = threading.Lock()
 
     def covers(self, turns: int) -> bool:
         """Return True if the file reserves enough room for the ends of this many turns."""
@@ -66,6 +69,10 @@ class Ballast:
 
     def restore(self, turns: int = 0) -> bool:
         """Reserve the room again, or more if this many turns need it. Return False while the disk has too little."""
+        with self._restoring:
+            return self._restore(turns)
+
+    def _restore(self, turns: int) -> bool:
         while not self.covers(turns):
             self._size *= 2
         if self._path.exists() and self._path.stat().st_size == self._size:

@@ -127,7 +127,10 @@ class SqliteArchive:
     async def _poll_changes(self) -> None:
         last_version = None
         while True:
-            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            try:
+                version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:
+                version = error  # The watchers read, and report it if it lasts.
             if version != last_version:
                 last_version = version
                 self._watchers.notify_all()

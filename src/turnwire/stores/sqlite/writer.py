@@ -203,14 +203,19 @@ class SqliteWriter:
                 self._ballast.drop()
                 # The room of the ballast is for the ends of turns, not for what was being written.
                 return StoreFullError()
-            self._must_erase = self._must_erase or any(isinstance(work, SqliteCall) and work.erases for work in group)
-            if self._must_erase and began >= self._erase_after:
-                self._empty_write_ahead_log(connection)
         except Exception as error:
             logger.exception("a commit failed")
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
                 return StoreFullError()
             return StoreError(f"the log could not be written: {error}")
+        self._must_erase = self._must_erase or any(isinstance(work, SqliteCall) and work.erases for work in group)
+        if self._must_erase and began >= self._erase_after:
+            try:
+                self._empty_write_ahead_log(connection)
+            except Exception as error:
+                # What was to be committed is committed; this comes after a later commit.
+                logger.warning("the write-ahead log could not be emptied; this is tried again: %s", error)
+                self._must_erase = True
         return None
 
     def _empty_write_ahead_log(self, connection: sqlite3.Connection) -> None:
@@ -220,10 +225,6 @@ class SqliteWriter:
         try:
             self._must_erase = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] != 0
             self._erase_after = time.perf_counter() + _ERASE_SECONDS
-        except sqlite3.OperationalError as error:
-            # What was to be committed is committed; this comes after a later commit.
-            logger.warning("the write-ahead log could not be emptied; this is tried again: %s", error)
-            self._must_erase = True
         finally:
             connection.execute(f"PRAGMA busy_timeout = {timeout}")
 
