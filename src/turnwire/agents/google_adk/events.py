@@ -52,7 +52,7 @@ from turnwire.core.inputs import current_inputs
 from turnwire.core.journal import JournaledCall, ToolDeniedError
 from turnwire.core.model_options import ModelOptions
 from turnwire.core.waits import ClientTool, check_names
-from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
+from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 
 
 class _ToolCall(Struct):
@@ -359,7 +359,7 @@ class RunPlugin(BasePlugin):
             call.journaled.__exit__(None, None, None)
 
     def _put_result(self, call_id: str, call: _ToolCall, success: bool, result: Any) -> None:
-        ms = None if call.began is None else round((time.perf_counter() - call.began) * 1000, 1)
+        ms = None if call.began is None else elapsed_ms(call.began)
         self.queue.put(ToolResultEvent(call_id, call.tool, success, result, ms, agent_path=call.path))
 
     async def on_tool_error_callback(
