@@ -33,7 +33,7 @@ from turnwire.agents.google_adk.continuation import (
     recorded_reply,
     restore_result,
 )
-from turnwire.agents.google_adk.errors import CallFailure, reply_failure
+from turnwire.agents.google_adk.errors import CallFailure, explain_failure, reply_failure
 from turnwire.agents.google_adk.options import add_to_request
 from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
 from turnwire.core.approvals import Decision, Resumption
@@ -379,8 +379,13 @@ class RunPlugin(BasePlugin):
             self._end_call(call_id, {"error": f"Error: there is no tool {tool.name!r}"}, tool_context)
         return None
 
-    def end_open_calls(self, error: Exception) -> None:
-        """End the calls of a run that failed because of them."""
+    def explain(self, error: Exception) -> Exception:
+        """Return the error that a failed run ends with, and end the calls that it failed because of."""
+        failure = explain_failure(error, self.failure)
+        self._end_open_calls(failure)
+        return failure
+
+    def _end_open_calls(self, error: Exception) -> None:
         for call_id, call in list(self._calls.items()):
             if call.failure is not None or isinstance(error, AgentError):
                 del self._calls[call_id]
