@@ -1,5 +1,6 @@
 """The parts of the Claude adapter that need no process; `scripts/test --all` runs Claude Code under the contracts."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,7 +34,7 @@ from turnwire.agents.claude.messages import api_messages, tool_use, transcript
 from turnwire.agents.claude.tools import InProcessTools, call_in_process, reporting
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.loader import as_agent
-from turnwire.core.approvals import WaitForApproval
+from turnwire.core.approvals import Decision, WaitForApproval
 from turnwire.core.errors import AgentError, ModelError
 from turnwire.core.events import Event, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.files import LoadedFiles
@@ -240,6 +241,44 @@ async def test_continued_reply_runs_the_allowed_calls_before_it_waits_for_an_app
     (result,) = await events_of(run)
     assert isinstance(result, ToolResultEvent)
     assert result.call_id == "call_2"
+
+
+async def test_continued_reply_with_a_call_that_fails_stops_the_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def look() -> str:
+        """Look for a long time."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "seen"
+
+    tools = InProcessTools(ClaudeAgentOptions(mcp_servers={"ours": claude_tools([look, weather])}))
+    run, find = ClaudeRun(EventQueue(), tools, PermissionRules(tools, ())), tools.server_of
+
+    async def fail_for_weather(name: str) -> Any:
+        if name.endswith("look"):
+            return await find(name)
+        await begun.wait()
+        raise RuntimeError("the server is gone")
+
+    monkeypatch.setattr(tools, "server_of", fail_for_weather)
+    wanted = (ToolRequest("call_1", "look", {}), ToolRequest("call_2", "weather", {"city": "Oslo"}))
+    with pytest.raises(RuntimeError, match="the server is gone"):
+        await within(continue_turn(continued(*wanted), run))
+    await within(stopped.wait())
+
+
+async def test_decision_counts_for_a_call_whose_id_is_in_the_data_of_the_hook() -> None:
+    run = begun_run()
+    run.decided = {"call_1": Decision(call_id="call_1", tool="send", args={"to": "bob"}, approved=True)}
+    run.restore_call("call_1", "send", is_done=False)
+    data = {"tool_name": "mcp__ours__send", "tool_input": {"to": "bob"}, "tool_use_id": "call_1"}
+    answer = await within(run.before_tool(data, None, None))
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "allow"
 
 
 async def test_failure_after_as_many_messages_as_are_kept_unread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

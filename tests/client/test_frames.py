@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from turnwire.client import Gap, ReceivedEvent, Reset
+from turnwire.client import ClientError, Gap, ReceivedEvent, Reset
 from turnwire.client.frames import FrameReader, SseFrame, sse_frames
 from turnwire.core.events import RestartEvent, TokenEvent
 
@@ -51,6 +51,22 @@ def test_events_that_were_read_are_skipped_until_a_reset() -> None:
     assert reader.read(token(1, "again", epoch=2)) == ReceivedEvent(
         TokenEvent("again"), b'{"type": "token", "content": "again"}', "1.2"
     )
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SseFrame(b"not JSON"),
+        SseFrame(b"[1]"),
+        SseFrame(b'{"type": "gap", "first_kept": "x"}'),
+        SseFrame(b"not JSON", "1.1"),
+        SseFrame(b"{}", "first"),
+    ],
+)
+def test_frame_that_is_not_of_a_turn_is_an_error_of_the_client(frame: SseFrame) -> None:
+    with pytest.raises(ClientError, match="not of a turn") as raised:
+        FrameReader().read(frame)
+    assert raised.value.code == "not_turnwire"
 
 
 async def test_stream_cut_after_any_byte_and_resumed_has_each_event_once() -> None:

@@ -1,11 +1,13 @@
 """Queue between the tasks of an SDK's run and the generator that yields the turn's events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
+from turnwire.agents.agent_paths import Path, enter_agent
 from turnwire.agents.context_changes import ContextChanges
+from turnwire.core.approvals import WaitForApproval
 from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import Event, EventBase, UsageEvent
@@ -91,6 +93,50 @@ class EmittedEvents(EventQueue):
         await wait_for_room()
 
 
+class Recorder(Protocol):
+    """The recorder of a run, as a run that one of its tools starts knows it."""
+
+    @property
+    def queue(self) -> EventQueue: ...
+    @property
+    def path(self) -> Path: ...
+
+
+def enter_run(outer: Recorder | None, name: str) -> tuple[EventQueue, Path, str]:
+    """Return the queue, the agent path and the place in the journal of a run that a tool starts.
+
+    `outer` is the recorder of the run that has called the tool, if there is one. `leave_agent` releases the path.
+    """
+    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+    is_same_loop = outer is not None and outer.queue.loop is asyncio.get_running_loop()
+    queue = outer.queue if outer is not None and is_same_loop else EmittedEvents()
+    place = queue.journal.place("run") if queue.journal else ""
+    return queue, enter_agent(outer.path if outer is not None else (), name, place=place), place
+
+
+def begun_by_older_version() -> AgentError:
+    """Return the error for a continued turn of which nobody knows which calls it has made."""
+    return AgentError(
+        "The answer was begun by an older version of the agent or the server; send the message again.",
+        code="diverged",
+        retryable=True,
+    )
+
+
+@contextmanager
+def explaining(explain: Callable[[Exception], Exception]) -> Generator[None]:
+    """Replace an exception of the SDK with the error that `explain` returns for it, which may be the same."""
+    try:
+        yield
+    except WaitForApproval:
+        raise
+    except Exception as error:
+        failure = explain(error)
+        if failure is error:
+            raise
+        raise failure from error
+
+
 async def run_events(
     turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]], *, needs_journal: bool = True
 ) -> AsyncGenerator[Event | str]:
@@ -101,11 +147,7 @@ async def run_events(
     """
     queue = EventQueue()
     if needs_journal and turn.progress and turn.resumption is None and queue.journal is None:
-        raise AgentError(
-            "The answer was begun by an older version of the server; send the message again.",
-            code="diverged",
-            retryable=True,
-        )
+        raise begun_by_older_version()
     running = asyncio.create_task(run(queue))
     running.add_done_callback(lambda _: queue.put(None))
     try:

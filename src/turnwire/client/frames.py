@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from turnwire.client.errors import ClientError
 from turnwire.client.values import ReceivedEvent
 from turnwire.core.codec import decode_event
 from turnwire.core.contracts import Gap, Reset
@@ -57,9 +58,18 @@ class FrameReader:
         return "".join(piece for _, piece in self._text)
 
     def read(self, frame: SseFrame) -> ReceivedEvent | Gap | Reset | None:
-        """Return the update in a frame; None if it has none that is new."""
+        """Return the update in a frame; None if it has none that is new. Raise ClientError if it is not a turn's."""
+        try:
+            return self._read(frame)
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            raise ClientError(
+                "the stream has a frame that is not of a turn; check that this is a Turnwire server",
+                code="not_turnwire",
+            ) from error
+
+    def _read(self, frame: SseFrame) -> ReceivedEvent | Gap | Reset | None:
         if frame.id is None:
-            return self._read_control(msgspec.json.decode(frame.data))
+            return self._read_control(msgspec.json.decode(frame.data, type=dict[str, Any]))
         position = _position_of(frame.id)
         if position <= self.position:
             return None

@@ -60,30 +60,16 @@ __all__ = [
 _HOMES = {
     "AgentClient": "client",
     "AgentTurn": "client",
-    "ModelRequest": "scripted_server",
     "RecordedTurn": "recordings",
-    "ScriptedModel": "scripted_server",
-    "breaks": "scripted_server",
-    "calls": "scripted_server",
-    "cuts": "scripted_server",
-    "fails": "scripted_server",
-    "filtered": "scripted_server",
-    "garbles": "scripted_server",
-    "hangs": "scripted_server",
     "open_client": "client",
     "recorded_turn": "recordings",
-    "says": "scripted_server",
-    "scripted_model": "scripted_server",
-    "silent": "scripted_server",
-    "thinks": "scripted_server",
-    "too_long": "scripted_server",
-    "truncates": "scripted_server",
 }
+"""The modules of the names that are not in `scripted_server`."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'turnwire.testing' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"turnwire.testing.{home}"), name)
+    home = import_module(f"turnwire.testing.{_HOMES.get(name, 'scripted_server')}")
+    value = globals()[name] = getattr(home, name)
     return value

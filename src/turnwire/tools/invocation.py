@@ -57,7 +57,12 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
         value = text
     if len(text) > tool.max_output:
         text = value = _clip(text, tool.max_output)
-    return ToolOutcome(success, value, text, round((time.perf_counter() - began) * 1000, 1))
+    return ToolOutcome(success, value, text, elapsed_ms(began))
+
+
+def elapsed_ms(began: float) -> float:
+    """Return the milliseconds since a value of `time.perf_counter`, as events have them."""
+    return round((time.perf_counter() - began) * 1000, 1)
 
 
 async def run_client_tool(call_id: str, tool: str, args: dict[str, Any]) -> ToolOutcome:

@@ -125,6 +125,7 @@ class Vault:
         return status.st_size
 
     def _root(self) -> int:
+        """Return a new descriptor of the vault's folder, which a `close` in another thread leaves open."""
         with self._opening:
             if self._descriptor is None:
                 try:
@@ -132,11 +133,11 @@ class Vault:
                     self._descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 except OSError as error:
                     raise ToolError(f"the vault cannot be opened: {error.strerror}") from error
-            return self._descriptor
+            return os.dup(self._descriptor)
 
     @contextmanager
     def _opened(self, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
-        current = os.dup(self._root())
+        current = self._root()
         try:
             for part in folders:
                 if make:

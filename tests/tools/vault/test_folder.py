@@ -210,6 +210,20 @@ def test_parallel_appends_lose_nothing(vault: Vault) -> None:
     assert len(made) == 1
 
 
+def test_vault_that_is_closed_during_a_read_is_still_read(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    duplicate = os.dup
+    closing = threading.Thread(target=vault.close)
+
+    def close_and_duplicate(descriptor: int) -> int:
+        closing.start()
+        closing.join(0.1)  # It can end only after the duplicate is made.
+        return duplicate(descriptor)
+
+    monkeypatch.setattr(os, "dup", close_and_duplicate)
+    assert vault.read("Projects/Plan.md") == b"# Plan\n"
+    closing.join()
+
+
 def test_missing_vault_is_reported(tmp_path: Path) -> None:
     vault = Vault(tmp_path / "nowhere")
     with pytest.raises(ToolError, match="the vault cannot be opened: No such file"):

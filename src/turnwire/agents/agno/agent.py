@@ -21,8 +21,7 @@ from turnwire.agents.agno.messages import sdk_messages
 from turnwire.agents.agno.options import declared_schema, possible_options
 from turnwire.agents.agno.runner import install_runner, start_run
 from turnwire.agents.agno.tools import client_functions, tool_names
-from turnwire.agents.event_queue import EventQueue, run_events
-from turnwire.core.approvals import WaitForApproval
+from turnwire.agents.event_queue import EventQueue, explaining, run_events
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
@@ -104,7 +103,7 @@ class AgnoAgent:
             # The client's schema is the agent's own, which the SDK sends to the model anyway.
             run.options = msgspec.structs.replace(run.options, response_format=None)
         run.client_functions = client_functions(client_tools(turn.options))
-        try:
+        with explaining(lambda error: explain_failure(error, run.failure)):
             with entered_run(run):
                 output = await self._output(turn, run)
             if run.failure is not None:
@@ -113,13 +112,6 @@ class AgnoAgent:
                 assert isinstance(output, RunOutput)
                 raise suspend_run(output, run, self._editable)
             self._finish(run, output)
-        except WaitForApproval:
-            raise
-        except Exception as error:
-            failure = explain_failure(error, run.failure)
-            if failure is error:
-                raise
-            raise failure from error
 
     async def _output(self, turn: Turn, run: AgnoRun) -> RunOutput | TeamRunOutput | None:
         """Run the agent to its end or its next pause, and return what it ended with."""

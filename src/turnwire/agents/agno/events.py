@@ -38,7 +38,7 @@ from turnwire.core.journal import JournaledCall, ToolDeniedError
 from turnwire.core.model_options import ModelOptions
 from turnwire.models.errors import unfinished
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import loggable, plain, running_call
+from turnwire.tools.invocation import elapsed_ms, loggable, plain, running_call
 
 
 class AgnoRun:
@@ -175,7 +175,7 @@ class AgnoRun:
             self.queue.put(ToolCallEvent(call_id, tool, args, agent_path=self.path))
 
     def end_call(self, call_id: str, tool: str, success: bool, result: Any, began: float | None) -> None:
-        ms = None if began is None else round((time.perf_counter() - began) * 1000, 1)
+        ms = None if began is None else elapsed_ms(began)
         self.queue.put(ToolResultEvent(call_id, tool, success, loggable(result), ms, agent_path=self.path))
 
     async def run_call(self, function_call: FunctionCall, execute: Callable[[FunctionCall], Awaitable[Ended]]) -> Ended:

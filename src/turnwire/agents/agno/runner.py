@@ -19,10 +19,10 @@ from agno.run.team import TeamRunOutput
 from agno.team import Team
 from agno.tools.function import FunctionCall
 
-from turnwire.agents.agent_paths import enter_agent, leave_agent
+from turnwire.agents.agent_paths import leave_agent
 from turnwire.agents.agno.events import AgnoRun, entered_run, running_run
 from turnwire.agents.agno.options import add_to_call
-from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.event_queue import enter_run
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
 
@@ -195,11 +195,8 @@ def _record_run(inner: Any) -> Any:
 
 
 def _enter(agent: Agent | Team) -> AgnoRun:
-    outer = running_run()
-    queue = outer.queue if outer is not None else EmittedEvents()
-    place = queue.journal.place("run") if queue.journal else ""
     name = agent.name or "agent"
-    return AgnoRun(queue, enter_agent(outer.path if outer else (), name, place=place), place, name)
+    return AgnoRun(*enter_run(running_run(), name), name)
 
 
 async def _recorded_output(agent: Agent | Team, running: Any) -> Any:

@@ -12,8 +12,7 @@ from turnwire.agents.claude.errors import explain_failure
 from turnwire.agents.claude.events import ClaudeRun
 from turnwire.agents.claude.runner import read_messages
 from turnwire.agents.claude.tools import InProcessTools
-from turnwire.agents.event_queue import EventQueue, run_events
-from turnwire.core.approvals import WaitForApproval
+from turnwire.agents.event_queue import EventQueue, explaining, run_events
 from turnwire.core.contracts import OnCrash
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES
@@ -63,23 +62,17 @@ class ClaudeAgent:
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         run = ClaudeRun(queue, self._tools, self._rules)
         try:
-            start = await continue_turn(turn, run)
-            reading = asyncio.create_task(read_messages(self._options, start, run))
-            try:
-                await asyncio.wait({reading, run.suspended}, return_when=asyncio.FIRST_COMPLETED)
-                if reading.done():
-                    await reading
-            finally:
-                reading.cancel()
-                await asyncio.wait({reading})
-            if run.suspended.done():
-                raise run.suspended.result()
-        except WaitForApproval:
-            raise
-        except Exception as error:
-            failure = explain_failure(error)
-            if failure is error:
-                raise
-            raise failure from error
+            with explaining(explain_failure):
+                start = await continue_turn(turn, run)
+                reading = asyncio.create_task(read_messages(self._options, start, run))
+                try:
+                    await asyncio.wait({reading, run.suspended}, return_when=asyncio.FIRST_COMPLETED)
+                    if reading.done():
+                        await reading
+                finally:
+                    reading.cancel()
+                    await asyncio.wait({reading})
+                if run.suspended.done():
+                    raise run.suspended.result()
         finally:
             run.close()

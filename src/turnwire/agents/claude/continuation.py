@@ -77,10 +77,13 @@ async def _run_calls(calls: list[ToolRequest], run: ClaudeRun) -> tuple[list[Blo
     Claude Code has its own permission rules, so that call may also be one that is not ours and that nobody has decided.
     """
     token = reporting.set(run.report)
+    running = [asyncio.create_task(_run_call(call, run)) for call in calls]
     try:
-        outcomes: list[Block | ToolRequest] = await asyncio.gather(*(_run_call(call, run) for call in calls))
+        outcomes: list[Block | ToolRequest] = await asyncio.gather(*running)
     finally:
         reporting.reset(token)
+        for task in running:
+            task.cancel()  # If one has failed, so has the turn.
     results = [each for each in outcomes if not isinstance(each, ToolRequest)]
     unrun = [each for each in outcomes if isinstance(each, ToolRequest)]
     # Only this run knows the decisions, so a call with a decision goes first.

@@ -260,7 +260,8 @@ class ClaudeRun:
     async def before_tool(self, data: Any, call_id: str | None, context: Any) -> Any:
         """Hold a call until its whole reply is in the log. Our own rules decide about our tools, not the SDK's."""
         name, args = str(data["tool_name"]), cast("dict[str, Any]", data["tool_input"])
-        call = self._call(call_id or str(data["tool_use_id"]))
+        call_id = call_id or str(data["tool_use_id"])
+        call = self._call(call_id)
         await call.logged.wait()
         await self.queue.flush()
         permission = self.rules.permission(name, args)

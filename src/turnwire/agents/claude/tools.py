@@ -16,7 +16,7 @@ from mcp.server.lowlevel import Server
 
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
-from turnwire.tools.invocation import ToolOutcome, running_call, running_call_id
+from turnwire.tools.invocation import ToolOutcome, elapsed_ms, running_call, running_call_id
 
 _CALL = "tools/call"
 _CALL_ID = "claudecode/toolUseId"
@@ -147,7 +147,7 @@ def _wrap(server: Any) -> None:
                 result = await inner(context, params)
         finally:
             _outcomes.reset(token)
-        ms = round((time.perf_counter() - began) * 1000, 1)
+        ms = elapsed_ms(began)
         await report(call_id, outcomes.get(call_id) or _outcome(result, ms))
         return result
 

@@ -19,15 +19,13 @@ from google.adk.utils._sync_runner import _use_executor_for_sync_callables as us
 from google.adk.workflow import BaseNode
 from google.genai import types
 
-from turnwire.agents.event_queue import EventQueue, run_events
+from turnwire.agents.event_queue import EventQueue, explaining, run_events
 from turnwire.agents.google_adk.approvals import AdkCheckpoint, decisions_message, suspend_run
-from turnwire.agents.google_adk.errors import explain_failure
 from turnwire.agents.google_adk.events import RunPlugin
 from turnwire.agents.google_adk.messages import content_of, sdk_events
 from turnwire.agents.google_adk.options import declared_schema, possible_options
 from turnwire.agents.google_adk.runner import install_runner
 from turnwire.agents.google_adk.tools import tool_names
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
@@ -116,29 +114,22 @@ class GoogleADKAgent:
             # The client's schema is the agent's own, which the SDK sends to the model anyway.
             plugin.options = msgspec.structs.replace(plugin.options, response_format=None)
         try:
-            session_id, events, message = await self._conversation(turn, plugin)
-            runner = await self._make_runner(turn, session_id, events, plugin)
-            run = runner.run_async(
-                user_id=_user_id(turn),
-                session_id=session_id,
-                invocation_id=events[-1].invocation_id if message is None else None,
-                new_message=message,
-                run_config=self._run_config,
-            )
-            # Threads that the application has chosen take precedence.
-            with nullcontext() if self._run_config.tool_thread_pool_config else use_threads(TOOL_THREADS):  # type: ignore[arg-type]
-                async with aclosing(run):
-                    async for event in run:
-                        plugin.read(event)
-            await self._finish(turn, runner, session_id, plugin)
-        except WaitForApproval:
-            raise
-        except Exception as error:
-            failure = explain_failure(error, plugin.failure)
-            plugin.end_open_calls(failure)
-            if failure is error:
-                raise
-            raise failure from error
+            with explaining(plugin.explain):
+                session_id, events, message = await self._conversation(turn, plugin)
+                runner = await self._make_runner(turn, session_id, events, plugin)
+                run = runner.run_async(
+                    user_id=_user_id(turn),
+                    session_id=session_id,
+                    invocation_id=events[-1].invocation_id if message is None else None,
+                    new_message=message,
+                    run_config=self._run_config,
+                )
+                # Threads that the application has chosen take precedence.
+                with nullcontext() if self._run_config.tool_thread_pool_config else use_threads(TOOL_THREADS):  # type: ignore[arg-type]
+                    async with aclosing(run):
+                        async for event in run:
+                            plugin.read(event)
+                await self._finish(turn, runner, session_id, plugin)
         finally:
             plugin.leave_branches()
 

@@ -33,7 +33,7 @@ from turnwire.agents.google_adk.continuation import (
     recorded_reply,
     restore_result,
 )
-from turnwire.agents.google_adk.errors import CallFailure, reply_failure
+from turnwire.agents.google_adk.errors import CallFailure, explain_failure, reply_failure
 from turnwire.agents.google_adk.options import add_to_request
 from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
 from turnwire.core.approvals import Decision, Resumption
@@ -52,7 +52,7 @@ from turnwire.core.inputs import current_inputs
 from turnwire.core.journal import JournaledCall, ToolDeniedError
 from turnwire.core.model_options import ModelOptions
 from turnwire.core.waits import ClientTool, check_names
-from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
+from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 
 
 class _ToolCall(Struct):
@@ -359,7 +359,7 @@ class RunPlugin(BasePlugin):
             call.journaled.__exit__(None, None, None)
 
     def _put_result(self, call_id: str, call: _ToolCall, success: bool, result: Any) -> None:
-        ms = None if call.began is None else round((time.perf_counter() - call.began) * 1000, 1)
+        ms = None if call.began is None else elapsed_ms(call.began)
         self.queue.put(ToolResultEvent(call_id, call.tool, success, result, ms, agent_path=call.path))
 
     async def on_tool_error_callback(
@@ -379,8 +379,13 @@ class RunPlugin(BasePlugin):
             self._end_call(call_id, {"error": f"Error: there is no tool {tool.name!r}"}, tool_context)
         return None
 
-    def end_open_calls(self, error: Exception) -> None:
-        """End the calls of a run that failed because of them."""
+    def explain(self, error: Exception) -> Exception:
+        """Return the error that a failed run ends with, and end the calls that it failed because of."""
+        failure = explain_failure(error, self.failure)
+        self._end_open_calls(failure)
+        return failure
+
+    def _end_open_calls(self, error: Exception) -> None:
         for call_id, call in list(self._calls.items()):
             if call.failure is not None or isinstance(error, AgentError):
                 del self._calls[call_id]

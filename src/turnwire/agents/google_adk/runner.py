@@ -4,7 +4,6 @@ The SDK has no hook for a run that another run starts, so `Runner.run_async` is 
 a plugin that records it. Runs outside a turn are left unchanged.
 """
 
-import asyncio
 import functools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,8 +12,8 @@ from typing import Any
 from google.adk.agents.run_config import RunConfig, StreamingMode  # pyright: ignore[reportPrivateImportUsage]
 from google.adk.runners import Runner
 
-from turnwire.agents.agent_paths import enter_agent, leave_agent
-from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.agent_paths import leave_agent
+from turnwire.agents.event_queue import enter_run
 from turnwire.agents.google_adk.events import RunPlugin, current_caller
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
@@ -45,13 +44,7 @@ def install_runner() -> None:
 
 async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> AsyncGenerator[Any]:
     """Run an agent with its own plugin, which replaces the plugin of the run that has started this one."""
-    outer = current_caller()
-    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-    is_same_loop = outer is not None and outer.queue.loop is asyncio.get_running_loop()
-    queue = outer.queue if outer and is_same_loop else EmittedEvents()
-    place = queue.journal.place("run") if queue.journal else ""
-    path = enter_agent(outer.path if outer else (), runner.agent.name, place=place)
-    plugin = RunPlugin(queue, path, place)
+    plugin = RunPlugin(*enter_run(current_caller(), runner.agent.name))
     config: RunConfig = options.pop("run_config", None) or RunConfig()
     is_streamed = config.streaming_mode == StreamingMode.SSE
     streaming = config.model_copy(update={"streaming_mode": StreamingMode.SSE})
@@ -68,4 +61,4 @@ async def _sub_run(runner: Runner, inner: Any, options: dict[str, Any]) -> Async
             )
     finally:
         plugin.leave_branches()
-        leave_agent(path)
+        leave_agent(plugin.path)

@@ -21,6 +21,7 @@ from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
+from turnwire.agents.event_queue import begun_by_older_version
 from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
 from turnwire.agents.langgraph.continuation import ModelRecorder, RunRecorder, journal_nodes
 from turnwire.agents.langgraph.errors import explain_failure
@@ -40,7 +41,6 @@ from turnwire.agents.langgraph.runner import install_hooks, set_recorder
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.emit import emit_state
-from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.files import MODEL_FILE_TYPES
 from turnwire.core.history import PARAGRAPH
@@ -133,11 +133,7 @@ class LangGraphAgent:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
         if turn.progress and turn.resumption is None and (self._to_input or current_journal() is None):
-            raise AgentError(
-                "The answer was begun by an older version of the agent or the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
+            raise begun_by_older_version()
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
         handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]

@@ -312,8 +312,6 @@ class RunRecorder:
             return future.result()
         except CancelledError:
             raise TurnEndedError(self._turn_id) from None
-        finally:
-            self._waits.discard(future)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         if self._is_closed:
@@ -321,6 +319,7 @@ class RunRecorder:
             raise TurnEndedError(self._turn_id)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._waits.add(future)
+        future.add_done_callback(self._waits.discard)
         return future
 
     def close(self) -> None:

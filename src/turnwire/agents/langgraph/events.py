@@ -37,7 +37,7 @@ from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
 from turnwire.core.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
+from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 
 
 class Announcement(NamedTuple):
@@ -155,7 +155,7 @@ class ToolRun:
         self.began = time.perf_counter()
 
     def result(self, success: bool, result: Any) -> ToolResultEvent:
-        ms = round((time.perf_counter() - self.began) * 1000, 1)
+        ms = elapsed_ms(self.began)
         return ToolResultEvent(self.call_id, self.tool, success, result, ms, agent_path=self.path)
 
 

@@ -12,7 +12,7 @@ from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import InputRequiredEvent, Workflow
 
-from turnwire.agents.event_queue import EventQueue, run_events
+from turnwire.agents.event_queue import EventQueue, explaining, run_events
 from turnwire.agents.llama_index.approvals import ApprovalRules
 from turnwire.agents.llama_index.errors import explain_failure
 from turnwire.agents.llama_index.events import WorkflowListener
@@ -118,7 +118,7 @@ class LlamaIndexAgent:
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         place = queue.journal.place("run") if queue.journal else ""
         listener = WorkflowListener(queue, place=place, max_steps=self._max_steps)
-        try:
+        with explaining(explain_failure):
             listener.options = turn.model_options
             listener.has_called = any(step.tool_calls for step in turn.progress)
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
@@ -135,11 +135,6 @@ class LlamaIndexAgent:
                 result.cancel()
                 await end_run(handler, listener)
             listener.read_result(await handler)
-        except Exception as error:
-            failure = explain_failure(error)
-            if failure is error:
-                raise
-            raise failure from error
 
     def _read(self, event: Any, listener: WorkflowListener) -> None:
         if isinstance(event, InputRequiredEvent):

@@ -28,7 +28,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
-from turnwire.tools.invocation import loggable, plain
+from turnwire.tools.invocation import elapsed_ms, loggable, plain
 
 # Events of the SDK whose content the recorded copy of an agent reports itself.
 _REPORTED = (AgentInput, AgentOutput, AgentSetup, ToolCall, ToolCallResult, StartEvent, StopEvent)
@@ -179,7 +179,7 @@ class WorkflowListener:
 
     def end_call(self, result: ToolCallResult) -> None:
         output, began = result.tool_output, self._began.pop(result.tool_id)
-        ms = round((time.perf_counter() - began) * 1000, 1)
+        ms = elapsed_ms(began)
         value = output.content if output.is_error else loggable(output.raw_output)
         self.record(ToolResultEvent(result.tool_id, result.tool_name, not output.is_error, value, ms))
 

@@ -213,9 +213,9 @@ class _Conversation:
     """Messages of the SDK in the form of our client."""
 
     def __init__(self, messages: Sequence[ChatMessage]) -> None:
-        system = [message for message in messages if message.role in (MessageRole.SYSTEM, MessageRole.DEVELOPER)]
-        self.instructions = "\n\n".join(message.content or "" for message in system)
-        others = [message for message in messages if message not in system]
+        roles = (MessageRole.SYSTEM, MessageRole.DEVELOPER)
+        self.instructions = "\n\n".join(message.content or "" for message in messages if message.role in roles)
+        others = [message for message in messages if message.role not in roles]
         self.messages = [_message(message) for message in others]
         self.files = _BlockParts({id(ours): _parts(other) for ours, other in zip(self.messages, others, strict=True)})
 

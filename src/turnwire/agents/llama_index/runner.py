@@ -18,8 +18,8 @@ from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallRes
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
 
-from turnwire.agents.agent_paths import enter_agent, leave_agent
-from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.agent_paths import leave_agent
+from turnwire.agents.event_queue import enter_run
 from turnwire.agents.llama_index.approvals import ApprovalRules, AskingContext
 from turnwire.agents.llama_index.continuation import RecordedLLM, run_recorded
 from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
@@ -54,12 +54,7 @@ def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
             return inner(agent, *args, **options)
         outer = _running.get()
         rules = outer[1] if outer else ApprovalRules()
-        # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-        is_same_loop = outer is not None and outer[0].queue.loop is asyncio.get_running_loop()
-        queue = outer[0].queue if outer and is_same_loop else EmittedEvents()
-        place = queue.journal.place("run") if queue.journal else ""
-        path = enter_agent(outer[0].path if outer else (), _name(agent), place=place)
-        listener = WorkflowListener(queue, path, place)
+        listener = WorkflowListener(*enter_run(outer[0] if outer else None, _name(agent)))
         handler = start_run(listener, rules, agent, lambda each: inner(each, *args, **options))
         task = asyncio.create_task(_leave(handler, listener))
         _leaving.add(task)

@@ -24,6 +24,7 @@ from openai import AsyncOpenAI
 from pydantic_core import to_json
 
 from turnwire.agents.context_changes import ContextChanges
+from turnwire.agents.event_queue import begun_by_older_version, explaining
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, entered_run, read_item
@@ -32,9 +33,7 @@ from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.options import declared_schema
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, chosen_options
@@ -162,6 +161,7 @@ class OpenAIAgentsAgent:
         session = await open_session(self._session(turn), turn, run) if self._session is not None else None
         result = await self._start(turn, run, context, session)
         reading = asyncio.create_task(_read(result, run))
+        reading.add_done_callback(lambda _: run.queue.put(None))
         try:
             async for event in run.queue.events():
                 yield event
@@ -182,11 +182,7 @@ class OpenAIAgentsAgent:
 
     async def _start(self, turn: Turn, run: Run, context: Any, session: Session | None) -> RunResultStreaming:
         if turn.progress and turn.resumption is None and run.queue.journal is None:
-            raise AgentError(
-                "The answer was begun by an older version of the server; send the message again.",
-                code="diverged",
-                retryable=True,
-            )
+            raise begun_by_older_version()
         config = self._config
         if turn.options.get("model"):
             config = replace(config, model=_named_model(config.model or self._agent.model, turn.options["model"]))
@@ -233,7 +229,13 @@ class _TurnContext(Turn, frozen=False, dict=True, kw_only=True):  # pyright: ign
 
 async def _read(result: RunResultStreaming, run: Run) -> None:
     """Read the SDK's stream to its end. Most of what it reports is in the log already, from the model and the hooks."""
-    try:
+
+    def explain(error: Exception) -> Exception:
+        failure = explain_failure(error, run.model_failure)
+        run.end_open_calls(failure)
+        return failure
+
+    with explaining(explain):
         async for event in result.stream_events():
             read_item(run, event)
         if result.interruptions:
@@ -242,16 +244,6 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         if result.final_output not in (None, "") and not run.has_answered:
             output = result.final_output
             run.add_text(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
-    except WaitForApproval:
-        raise
-    except Exception as error:
-        failure = explain_failure(error, run.model_failure)
-        run.end_open_calls(failure)
-        if failure is error:
-            raise
-        raise failure from error
-    finally:
-        run.queue.put(None)
 
 
 async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None:

@@ -46,7 +46,7 @@ from turnwire.core.model_options import ModelOptions
 from turnwire.core.waits import ClientTool
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
+from turnwire.tools.invocation import ToolOutcome, elapsed_ms, loggable, set_running_call, tool_error_text
 
 
 class RunQueue(EventQueue):
@@ -206,7 +206,7 @@ class Run:
         if call is None:
             return
         del self._open[call_id]
-        ms = None if call.began is None else round((time.perf_counter() - call.began) * 1000, 1)
+        ms = None if call.began is None else elapsed_ms(call.began)
         value = call.outcome.result if call.outcome else loggable(result) if call.failure is None else call.failure
         success = not (failed or call.has_failed)
         self.add(ToolResultEvent(call_id, call.tool, success, value, ms, agent_path=self.path))

@@ -13,7 +13,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.event_queue import EventQueue, run_events
+from turnwire.agents.event_queue import EventQueue, explaining, run_events
 from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
@@ -21,7 +21,6 @@ from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
 from turnwire.agents.pydantic_ai.options import has_stop, output_of, run_settings
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.events import Event
 from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
@@ -124,7 +123,7 @@ class PydanticAIAgent:
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
-        try:
+        with explaining(explain_failure):
             prompt, options = self._options_for(turn, listener, await load_turn_files(turn))
 
             async def read(context: Any, events: AsyncIterable[AgentStreamEvent]) -> None:
@@ -135,13 +134,6 @@ class PydanticAIAgent:
             if isinstance(result.output, DeferredToolRequests):
                 raise suspend_run(result, has_text=listener.has_text, editable=self._editable)
             listener.read_result(result)
-        except WaitForApproval:
-            raise
-        except Exception as error:
-            failure = explain_failure(error)
-            if failure is error:
-                raise
-            raise failure from error
 
     def _options_for(self, turn: Turn, listener: RunListener, files: LoadedFiles) -> tuple[Any, dict[str, Any]]:
         options: dict[str, Any] = {

@@ -37,7 +37,7 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import JournaledCall
 from turnwire.core.model_options import ModelOptions
 from turnwire.models.errors import unfinished
-from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
+from turnwire.tools.invocation import elapsed_ms, loggable, plain, running_call, tool_error_text
 
 # The SDK's own control flow leaves a tool by these exceptions; they are no failures.
 _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
@@ -131,7 +131,7 @@ class RunListener(AbstractCapability[Any]):
     def _result(self, part: sdk.ToolReturnPart | sdk.NativeToolReturnPart) -> ToolResultEvent:
         call = part.tool_call_id
         began = self._began.pop(call, None)
-        ms = self._took.pop(call, None) or (None if began is None else _since(began))
+        ms = self._took.pop(call, None) or (None if began is None else elapsed_ms(began))
         return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
 
     # Hooks where the SDK has no event
@@ -185,7 +185,7 @@ class RunListener(AbstractCapability[Any]):
             changes = self.queue.changes_of(ctx.deps)
             return await run_recorded(journal, self.place, self.path, call, tool_def, changes, execute)
         finally:
-            self._took[call.tool_call_id] = _since(began)
+            self._took[call.tool_call_id] = elapsed_ms(began)
 
     async def on_tool_execute_error(
         self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, error: Exception
@@ -196,7 +196,7 @@ class RunListener(AbstractCapability[Any]):
         if isinstance(error, ToolError):
             raise ToolFailed(failure) from error
         began = self._began.pop(call.tool_call_id, None)
-        ms = None if began is None else _since(began)
+        ms = None if began is None else elapsed_ms(began)
         self.record(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
         raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
 
@@ -259,7 +259,3 @@ def _usage_event(response: sdk.ModelResponse) -> UsageEvent:
 
 def _arguments(part: sdk.BaseToolCallPart) -> dict[str, Any]:
     return plain(part.args_as_dict())
-
-
-def _since(began: float) -> float:
-    return round((time.perf_counter() - began) * 1000, 1)

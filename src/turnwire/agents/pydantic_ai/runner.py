@@ -4,7 +4,6 @@ The SDK has no hook for a run that another run starts, so `Agent.iter`, through 
 outside a turn are left unchanged.
 """
 
-import asyncio
 import functools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -14,8 +13,8 @@ from typing import Any, cast
 from pydantic_ai import Agent, TextOutput
 from pydantic_ai.capabilities import UseThreadExecutor
 
-from turnwire.agents.agent_paths import enter_agent, leave_agent
-from turnwire.agents.event_queue import EmittedEvents
+from turnwire.agents.agent_paths import leave_agent
+from turnwire.agents.event_queue import enter_run
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
 from turnwire.core.emit import is_in_turn
 from turnwire.tools.threads import TOOL_THREADS
@@ -51,17 +50,12 @@ def install_runner() -> None:
 def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text: bool) -> Generator[Sequence[Any]]:
     """Yield the capabilities of a run, with a listener and threads if it belongs to a turn."""
     listener = next((item for item in capabilities if isinstance(item, RunListener)), None)
-    outer = _running.get()
     if listener is None and not is_in_turn():
         yield capabilities
         return
     path = None
     if listener is None:
-        # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-        is_same_loop = outer is not None and outer.queue.loop is asyncio.get_running_loop()
-        queue, name = outer.queue if outer and is_same_loop else EmittedEvents(), agent.name or "agent"
-        place = queue.journal.place("run") if queue.journal else ""
-        path = enter_agent(outer.path if outer else (), name, place=place)
+        queue, path, place = enter_run(_running.get(), agent.name or "agent")
         listener = SubAgentListener(queue, path, place, writes_text=writes_text)
         capabilities = [*capabilities, listener]
     token = _running.set(listener)
