@@ -23,6 +23,10 @@ from turnwire.channels.telegram.client import Clock
 LEASE = 6.0
 """So long that a busy machine renews it in time: a turn that is begun again three times is ended."""
 PATIENCE = 120.0
+_UNDELIVERED = {
+    "answers of the kernel": "SELECT 1 FROM turnwire.delivery WHERE delivered_at IS NULL",
+    "messages of the channel": "SELECT 1 FROM turnwire.telegram_answers WHERE state NOT IN ('delivered', 'refused')",
+}
 AGENT = '''
 import asyncio
 
@@ -158,4 +162,28 @@ class _ChannelCampaign:
             except TimeoutError:
                 texts = self._api.texts(person)
                 self.verdict.broken.append(f"kill {number}: {person} sees {texts[-2:]} instead of {expected[-1:]}")
+        # People may see the whole answer before the turn has ended, or before the channel has recorded it.
+        for name, undelivered in _UNDELIVERED.items():
+            if not await self._becomes_empty(undelivered):
+                self.verdict.broken.append(f"kill {number}: some {name} are not recorded as delivered")
         self.verdict.answers += len(self._people)
+        if self.verdict.broken:
+            await self._keep_logs()
+
+    async def _becomes_empty(self, query: str) -> bool:
+        connection = await asyncpg.connect(self._url)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while await connection.fetch(query):  # noqa: ASYNC110 - other processes write it
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            return False
+        finally:
+            await connection.close()
+        return True
+
+    async def _keep_logs(self) -> None:
+        """Add the logs of the servers that were not killed to the verdict: those say what went wrong."""
+        for pid, server in self._servers.items():
+            server.process.terminate()
+            self.verdict.broken.append(f"server {pid}:\n{(await server.errors).decode(errors='replace')}")
