@@ -91,9 +91,9 @@ class AnswerPoster:
         if current is None:
             return await self.notify(user_id, text)
         answer = await self._sender.records.answer(current.message_id)
-        if answer is None or answer.state in ("live", "final"):
-            if live is None or (live.text and text.startswith(live.text)):
-                return await self.end(user_id, text)
+        is_open = answer is None or answer.state in ("live", "final")
+        if is_open and (live is None or (live.text and text.startswith(live.text))):
+            return await self.end(user_id, text)
         await self._add(current.message_id, user_id, text)
 
     async def _add(self, answer_id: str, user_id: str, text: str) -> None:
