@@ -267,6 +267,9 @@ async def test_transaction_of_a_process_that_lost_its_lease_is_refused(channels:
     for write in (add(paused, "2"), paused.set_delivered(delivery), paused.set_answer(delivery, "Late", "s", None)):
         with pytest.raises(ShuttingDownError):
             await write
+    with pytest.raises(ShuttingDownError):
+        await Records(Path("unused"), one.tables("post")).check()
+    await Records(Path("unused"), other.tables("post")).check()
     heir = DeliveryRecords(Journal(None, other.tables()), 1800)
     (left,) = await heir.undelivered()
     assert (left.message_id, left.answer) == ("1", None)

@@ -1,12 +1,14 @@
 """Kill -9 the server that runs the Telegram channel, in the middle of answers: another must deliver each answer once.
 
 The servers share a PostgreSQL database, and the simulator of Telegram says what people see. Some kills come while the
-answer grows, others while its last message is on its way.
+answer grows, others while its last message is on its way. A server that is paused for longer than its lease must not
+change what another has written meanwhile.
 """
 
 import asyncio
 import os
 import random
+import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -23,6 +25,10 @@ from turnwire.channels.telegram.client import Clock
 LEASE = 6.0
 """So long that a busy machine renews it in time: a turn that is begun again three times is ended."""
 PATIENCE = 120.0
+_UNDELIVERED = {
+    "answers of the kernel": "SELECT 1 FROM turnwire.delivery WHERE delivered_at IS NULL",
+    "messages of the channel": "SELECT 1 FROM turnwire.telegram_answers WHERE state NOT IN ('delivered', 'refused')",
+}
 AGENT = '''
 import asyncio
 
@@ -56,7 +62,14 @@ def answer_to(message: str) -> str:
 
 
 async def run_channel_campaign(
-    *, kills: int, seed: int, servers: int, folder: Path, report: Callable[[str], None], people: int = 2
+    *,
+    kills: int,
+    seed: int,
+    servers: int,
+    folder: Path,
+    report: Callable[[str], None],
+    people: int = 2,
+    pauses: int = 0,
 ) -> ChannelVerdict:
     with temporary_database() as url:
         async with BotApi(Clock(), PATIENCE) as api, AsyncExitStack() as stack:
@@ -67,6 +80,10 @@ async def run_channel_campaign(
                 report(f"kill {number} of {kills}: {campaign.verdict.takeovers[-1]:.1f} s")
                 if campaign.verdict.broken:
                     break
+            for number in range(kills + 1, kills + pauses + 1):
+                if not campaign.verdict.broken:
+                    await campaign.pause(number)
+                    report(f"pause {number - kills} of {pauses}")
             return campaign.verdict
 
 
@@ -111,18 +128,7 @@ class _ChannelCampaign:
 
     async def round(self, number: int) -> None:
         """Ask, kill the server that runs the channel, and check what people see in the end."""
-        await self._holder(lambda pid: pid in self._servers)
-        for person in self._people:
-            text = f"Question {number} of {person}"
-            self._api.says(person, text)
-            self._expected[person].append(answer_to(text))
-        # At any moment from the question to some time after the answer.
-        seen = self._choices.randrange(len(self._people) * 3)
-        before = len(self._api.calls)
-        sent = ("sendMessage", "editMessageText")
-        await self._api.until(lambda: sum(call.method in sent for call in self._api.calls[before:]) >= min(seen, 3))
-        await asyncio.sleep(self._choices.uniform(0, 0.6))
-        holder, epoch = await self._holder(lambda pid: pid in self._servers)
+        holder, epoch = await self._ask(number)
         killed_at = monotonic()
         killed = self._servers.pop(holder)
         await killed.kill()
@@ -135,6 +141,35 @@ class _ChannelCampaign:
             self.verdict.broken.append(f"kill {number}: the lease was taken over with epoch {taken} after {epoch}")
         await self._check(number)
         await starting
+
+    async def pause(self, number: int) -> None:
+        """Ask, pause the server that runs the channel until another has answered, and check what people see then."""
+        holder, _ = await self._ask(number)
+        paused = self._servers[holder].process
+        paused.send_signal(signal.SIGSTOP)
+        try:
+            await self._holder(lambda pid: pid != holder)
+            await self._check(number)
+        finally:
+            paused.send_signal(signal.SIGCONT)
+        # It does what it was about to do, before it can have any part in the next answers.
+        await self._ask(number)
+        await self._check(number)
+
+    async def _ask(self, number: int) -> tuple[int, int]:
+        """Let everybody ask something, wait for some of the answers, and return the holder of the channel."""
+        await self._holder(lambda pid: pid in self._servers)
+        for person in self._people:
+            text = f"Question {number} of {person}"
+            self._api.says(person, text)
+            self._expected[person].append(answer_to(text))
+        # At any moment from the question to some time after the answer.
+        seen = self._choices.randrange(len(self._people) * 3)
+        before = len(self._api.calls)
+        sent = ("sendMessage", "editMessageText")
+        await self._api.until(lambda: sum(call.method in sent for call in self._api.calls[before:]) >= min(seen, 3))
+        await asyncio.sleep(self._choices.uniform(0, 0.6))
+        return await self._holder(lambda pid: pid in self._servers)
 
     async def _holder(self, is_wanted: Callable[[int], bool]) -> tuple[int, int]:
         """Wait until such a process has the lease of the channel. Return its pid and the epoch."""
@@ -158,4 +193,28 @@ class _ChannelCampaign:
             except TimeoutError:
                 texts = self._api.texts(person)
                 self.verdict.broken.append(f"kill {number}: {person} sees {texts[-2:]} instead of {expected[-1:]}")
+        # People may see the whole answer before the turn has ended, or before the channel has recorded it.
+        for name, undelivered in _UNDELIVERED.items():
+            if not await self._becomes_empty(undelivered):
+                self.verdict.broken.append(f"kill {number}: some {name} are not recorded as delivered")
         self.verdict.answers += len(self._people)
+        if self.verdict.broken:
+            await self._keep_logs()
+
+    async def _becomes_empty(self, query: str) -> bool:
+        connection = await asyncpg.connect(self._url)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while await connection.fetch(query):  # noqa: ASYNC110 - other processes write it
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            return False
+        finally:
+            await connection.close()
+        return True
+
+    async def _keep_logs(self) -> None:
+        """Add the logs of the servers that were not killed to the verdict: those say what went wrong."""
+        for pid, server in self._servers.items():
+            server.process.terminate()
+            self.verdict.broken.append(f"server {pid}:\n{(await server.errors).decode(errors='replace')}")

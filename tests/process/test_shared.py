@@ -237,3 +237,12 @@ async def test_telegram_answers_arrive_once_although_their_server_is_killed(tmp_
     verdict = await run_channel_campaign(kills=3, seed=7, servers=2, folder=tmp_path, report=lambda _: None)
     assert verdict.broken == [], "\n".join(verdict.broken)
     assert (verdict.kills, verdict.answers) == (3, 6)
+
+
+@pytest.mark.timeout(600)
+async def test_telegram_answers_stay_whole_although_their_server_was_paused(tmp_path: Path) -> None:
+    verdict = await run_channel_campaign(
+        kills=0, pauses=2, seed=3, servers=2, folder=tmp_path, report=lambda _: None, people=3
+    )
+    assert verdict.broken == [], "\n".join(verdict.broken)
+    assert verdict.answers == 12

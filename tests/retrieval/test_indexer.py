@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import (
     EmbedderError,
     EmbedderUnusableError,
+    StoreError,
     StoreUnusableError,
     TooManyDocumentsError,
     UnreadableDocumentError,
@@ -380,7 +382,7 @@ async def test_failed_embedding_leaves_the_search_by_words(
 async def test_embedding_goes_on_after_a_passing_failure(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(indexer_module, "_RETRY_SECONDS", 0.01)
     toy = Toy()
     toy.error = EmbedderError("toy", "its server answered 503; try again later")
     async with open_indexer(path, docs, meaning=toy) as indexer:
@@ -393,7 +395,7 @@ async def test_embedding_goes_on_after_a_passing_failure(
 async def test_embedding_ends_when_the_embedder_is_unusable(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:
-    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0)
+    monkeypatch.setattr(indexer_module, "_RETRY_SECONDS", 0)
     toy = Toy()
     toy.error = EmbedderUnusableError("toy", "its server answered 401; check its key")
     async with open_indexer(path, docs, meaning=toy) as indexer:
@@ -401,6 +403,26 @@ async def test_embedding_ends_when_the_embedder_is_unusable(
         toy.error = None
         await within(indexer.add("tea.md", b"Oolong", "anna"))
     assert toy.embedded == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("error", [StoreError("the database is away"), sqlite3.OperationalError("database is locked")])
+@pytest.mark.parametrize("method", ["put", "put_vectors"])
+async def test_indexer_goes_on_after_a_failure_of_the_database(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    monkeypatch.setattr(indexer_module, "_RETRY_SECONDS", 0.01)
+    works, failures = getattr(Library, method), [error, error]
+
+    def fail_twice(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return works(*args)
+
+    monkeypatch.setattr(Library, method, fail_twice)
+    async with open_indexer(path, docs, meaning=Toy()) as indexer:
+        await until(lambda: indexer.embedded == (3, 3))
+        assert failures == []
 
 
 # Closing

@@ -175,6 +175,8 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
     from turnwire.channels.console.chat import Prompt
     from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.cli.hosts import EmbeddedHost, open_host
+    from turnwire.core.errors import TurnwireError
+    from turnwire.extensions.calls import Background
 
     screen = process_screen()
     if plain or screen.console.is_dumb_terminal:
@@ -196,12 +198,15 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
                 except KeyboardInterrupt:
                     screen.print(Text("Ctrl-D leaves.", "dim"))
 
-        def stop() -> None:
+        async def stop() -> None:
             assert console.context is not None
-            stopping.append(asyncio.ensure_future(console.context.cancel(USER)))
+            try:
+                await console.context.cancel(USER)
+            except TurnwireError as error:
+                screen.print(Text(f"✗ the answer could not be stopped: {error}", "red"))
 
-        stopping: list[asyncio.Future[bool]] = []
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop)
+        stopping = Background()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: stopping.run(stop()))
         await console.converse(read)
     return COMPLETED
 

@@ -145,15 +145,21 @@ class Child:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
+    async def wait(self) -> int:
+        """Wait for the process to end, close its control channel and return its exit code."""
+        code = await self.process.wait()
+        self._writer.close()
+        return code
+
     async def wait_ended(self, timeout: float) -> None:
         """Wait for the process to end; kill it after the timeout."""
         try:
             async with asyncio.timeout(timeout):
-                await self.process.wait()
+                await self.wait()
         except TimeoutError:
             logger.error("worker %d did not end in %.0f s and is killed", self.process.pid, timeout)
             self.signal(signal.SIGKILL)
-            await self.process.wait()
+            await self.wait()
 
     def _write(self, line: bytes) -> None:
         if not self._writer.is_closing():
@@ -235,7 +241,7 @@ class Supervisor:
         """Restart the slot's process whenever it dies."""
         while True:
             child = slot.child
-            code = await child.process.wait()
+            code = await child.wait()
             async with slot.changing:
                 if slot.child is not child:
                     continue  # The process was replaced, and has ended as it should.
@@ -257,7 +263,7 @@ class Supervisor:
 
     async def _discard(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
-        await child.process.wait()
+        await child.wait()
         self._children.discard(child)
 
     # Rolling replacement

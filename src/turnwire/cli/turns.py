@@ -145,7 +145,9 @@ def inspect(
 ) -> None:
     """Show a turn's timeline: phases, tools, tokens and pauses. The turn may still be running."""
     timeline, prices = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn, database_url)
-    cost = _cost(timeline, prices)
+    from turnwire.reporting.timeline import cost_of
+
+    cost = cost_of(timeline, prices)
     if html is not None or svg is not None:
         from turnwire.reporting import svg_timeline
 
@@ -287,12 +289,6 @@ def _print_timeline(timeline: "Timeline", cost: "Cost | None") -> None:
 
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     Console(highlight=False, width=width).print(TimelineView(timeline, cost))
-
-
-def _cost(timeline: "Timeline", prices: "Prices") -> "Cost | None":
-    from turnwire.reporting.timeline import cost_of
-
-    return cost_of(timeline, prices)
 
 
 def _write(path: Path, text: str) -> None:

@@ -281,7 +281,8 @@ class DeliveryQueue:
         queues = list(self._queues.values())
         await cancel_all([queue.starting for queue in queues], patience)
         unfinished = [pending for queue in queues for pending in queue.pending]
-        ended = [pending.receipt.text for pending in unfinished if await self._has_ended(pending)]
+        have_ended = await asyncio.gather(*map(self._has_ended, unfinished))
+        ended = [pending.receipt.text for pending, has_ended in zip(unfinished, have_ended, strict=True) if has_ended]
         if ended:
             await asyncio.wait(ended, timeout=patience)
         await cancel_all([queue.delivering for queue in queues], patience)

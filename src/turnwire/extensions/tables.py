@@ -100,8 +100,10 @@ class SharedTables:
                 check_lease(connection, name, epoch)
             return work(connection)
 
-        loop = asyncio.get_running_loop()
-        return asyncio.shield(loop.run_in_executor(self._executor, self._database.transaction, fenced))
+        running = asyncio.get_running_loop().run_in_executor(self._executor, self._database.transaction, fenced)
+        # The exception is retrieved here, because a caller that is cancelled leaves it.
+        running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return asyncio.shield(running)
 
     async def close(self) -> None:
         """Finish the transactions that were made before. The database stays open for others."""

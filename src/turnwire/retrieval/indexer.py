@@ -5,6 +5,7 @@ The heavy work happens in threads or in the sandbox. A question waits for it onl
 
 import asyncio
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -13,7 +14,13 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from turnwire.core.codec import clean_text
-from turnwire.core.errors import EmbedderError, EmbedderUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.core.errors import (
+    EmbedderError,
+    EmbedderUnusableError,
+    StoreError,
+    TooManyDocumentsError,
+    UnreadableDocumentError,
+)
 from turnwire.core.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
@@ -33,7 +40,7 @@ _MAX_WAITING_UPLOADS = 8
 # A transaction stays small enough that another writer need not wait for long.
 _BATCH_PASSAGES = 2_000
 _BATCH_DOCUMENTS = 200
-_EMBED_RETRY_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 _WATCH_STEP_MS = 200
 _WATCH_START_MS = 1_000
 
@@ -246,6 +253,7 @@ class DocumentIndexer:
             await asyncio.to_thread(self.library.put, [document])
         finally:
             self._uploading[owner] -= 1
+            self._uploading += Counter()  # Removes those without an upload.
         self._changed.set()
         return document.record
 
@@ -278,6 +286,17 @@ class DocumentIndexer:
         return [Root(path, is_own=True) for path in self._own]
 
     async def _sync(self, root: Root) -> None:
+        """Synchronise a root, as often as it takes while the database fails."""
+        while True:
+            try:
+                return await self._sync_once(root)
+            except (StoreError, sqlite3.Error) as error:
+                logger.warning("%s could not be indexed, and is tried again: %s", root.path, error)
+                # Questions are answered from what is indexed meanwhile.
+                self._has_read.set()
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _sync_once(self, root: Root) -> None:
         self._syncing = asyncio.ensure_future(
             asyncio.to_thread(
                 sync_root,
@@ -314,9 +333,9 @@ class DocumentIndexer:
                     await meaning.embed_missing(self._report_embedded)
                 except EmbedderUnusableError:
                     raise
-                except EmbedderError as error:
+                except (EmbedderError, StoreError, sqlite3.Error) as error:
                     logger.warning("some passages have no vector yet, and the search is by words only: %s", error)
-                    await asyncio.sleep(_EMBED_RETRY_SECONDS)
+                    await asyncio.sleep(_RETRY_SECONDS)
                 else:
                     await self._wait_for_change()
         except Exception:
@@ -325,7 +344,7 @@ class DocumentIndexer:
     async def _wait_for_change(self) -> None:
         # Another process may die before it has embedded what it has added.
         with suppress(TimeoutError):
-            async with asyncio.timeout(_EMBED_RETRY_SECONDS if self.library.is_shared else None):
+            async with asyncio.timeout(_RETRY_SECONDS if self.library.is_shared else None):
                 await self._changed.wait()
 
     def _report_embedded(self, done: int, total: int) -> None:

@@ -228,6 +228,42 @@ async def test_approval_request_is_decided_with_one_key(
     assert await within(decisions.made.get()) == ("t1", "c1", approved, "console")
 
 
+@pytest.mark.parametrize("ends", ["step", "end", "cancel"])
+async def test_approval_request_that_is_over_does_not_block_the_next(
+    terminal: Terminal, seat: tuple[int, Keyboard], ends: str
+) -> None:
+    ours, keyboard = seat
+    decisions = Decisions()
+    channel = ConsoleChannel(terminal.screen, keyboard, settle_seconds=0)
+    await channel.initialize(decisions)  # type: ignore[arg-type]
+    await channel.on_approval_request("ann", ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={}))
+    await until(lambda: keyboard.on_key is not None)
+    await channel.on_approval_request("bob", ApprovalAsk(turn_id="t2", call_id="c2", tool="send", args={}))
+    # Decided elsewhere, or its turn has ended.
+    match ends:
+        case "step":
+            await channel.on_stream_step("ann", StreamStep(id="c1", kind="tool", name="pay", phase="finished"))
+        case "end":
+            await channel.on_stream_end("ann", "Paid.")
+        case _:
+            await channel.on_stream_cancel("ann", "")
+    await until(lambda: "Allow send? [y/N]" in terminal.transcript and keyboard.on_key is not None)
+    os.write(ours, b"y")
+    assert await within(decisions.made.get()) == ("t2", "c2", True, "console")
+
+
+async def test_answer_is_streamed_after_one_that_the_kernel_has_given_up(terminal: Terminal) -> None:
+    channel = ConsoleChannel(terminal.screen)
+    await channel.on_stream_start("ann")
+    await channel.on_stream_chunk("ann", "Given up")
+    await channel.on_stream_start("ann")
+    await channel.on_stream_chunk("ann", "The next answer")
+    await until(lambda: "The next answer" in terminal.transcript)
+    await channel.on_stream_end("ann", "The next answer.")
+    assert terminal.transcript[-1] == "The next answer."
+    assert not [task for task in asyncio.all_tasks() if "_paint" in repr(task.get_coro())]
+
+
 async def test_approval_request_without_terminal_shows_the_route(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

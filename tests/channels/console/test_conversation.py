@@ -35,6 +35,7 @@ class ScriptedServer:
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[tuple[str, dict[str, object]]] = asyncio.Queue()
+        self.lost_requests = 0
         self._stream: asyncio.StreamWriter | None = None
         self._position = 0
 
@@ -57,6 +58,9 @@ class ScriptedServer:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Turn-Id: t1\r\n\r\n")
             self._stream = writer
             self.send(SessionEvent("s1", "t1", "agent"), MessageEvent("Pay", "anna", "http"))
+        elif self.lost_requests:
+            self.lost_requests -= 1
+            writer.transport.abort()
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + SNAPSHOT)
             writer.close()
@@ -116,6 +120,33 @@ async def test_approval_request_asks_and_posts_the_decision(key: str, approved: 
         assert turn.terminal.transcript[-1] == "Done."
         assert not any("[y/N]" in line for line in turn.terminal.transcript)
         assert keyboard.typed == ""
+
+
+async def test_decision_that_was_not_recorded_can_be_made_again() -> None:
+    keyboard = Keyboard()
+    async with shown(keyboard) as turn:
+        turn.script.lost_requests = 1
+        turn.script.send(REQUEST)
+        await turn.sees("Allow pay? [y/N]")
+        keyboard.press("y")
+        await turn.sees("the decision was not recorded")
+        await turn.sees("Allow pay? [y/N]")
+        keyboard.press("y")
+        assert await within(turn.script.requests.get()) == ("/v1/turns/t1/approvals/c1", {"approved": True})
+
+
+async def test_answer_that_was_not_recorded_can_be_given_again() -> None:
+    keyboard = Keyboard(collects=False)
+    async with shown(keyboard) as turn:
+        turn.script.lost_requests = 1
+        turn.script.send(QuestionEvent("q1", "Which colour?", {"type": "string"}))
+        await turn.sees("Which colour?")
+        enter(keyboard, "red")
+        await turn.sees("the answer was not recorded")
+        await turn.sees("Which colour?")
+        enter(keyboard, "blue")
+        path, body = await within(turn.script.requests.get())
+        assert (path, body["value"]) == ("/v1/turns/t1/replies", "blue")
 
 
 FORM = {

@@ -1,5 +1,6 @@
 """Delivery exactly once, through crashes, lost responses, deleted messages and refusals."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.channels.telegram.agents import Gated, saying
 from tests.channels.telegram.world import ADA, GROUP, Piece, World
 from turnwire.channels.telegram.records import Answer, MessagePart
-from turnwire.core.errors import StoreError
+from turnwire.core.errors import ShuttingDownError, StoreError
 
 LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
 
@@ -370,6 +371,26 @@ async def test_answer_whose_commit_took_too_long_is_posted_when_it_is_delivered_
     await opened._records.finish(Answer("7:101", "7", "final", text))
     await world.channel.send_to_user("7", text)
     await world.api.until(lambda: [(shown.text, shown.buttons) for shown in world.api.shown(ADA)] == [(text, [])])
+
+
+async def test_process_that_lost_the_channel_edits_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gated("An answer that is long enough to be shown at once. ", "More of it.")
+    world.agent = gate
+    await world.start()
+    await ask_and_wait(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    opened = world.channel._open
+    assert opened is not None
+
+    async def refuse() -> None:
+        raise ShuttingDownError
+
+    opened._records.check = refuse  # type: ignore[method-assign]
+    await gate.say()
+    await asyncio.wait(opened.answers.background.tasks, timeout=world.api.patience)
+    assert world.api.made("editMessageText") == []
+    assert "Traceback" not in caplog.text
 
 
 async def test_failing_records_are_an_error_of_the_store(world: World) -> None:

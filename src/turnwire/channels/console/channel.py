@@ -46,6 +46,8 @@ class ConsoleChannel:
         self._settle_seconds = settle_seconds
         self._answers: dict[str, _ChannelAnswer] = {}
         self._question_lock = asyncio.Lock()
+        self._open_asks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """The tasks that wait for a decision, by the user and the id of the call."""
         self._background = Background()
         self.context: ExtensionContext | None = None
         # One thread, so that writes stay in order.
@@ -92,6 +94,8 @@ class ConsoleChannel:
         await self._say(message)
 
     async def on_stream_start(self, user_id: str) -> None:
+        if earlier := self._answers.pop(user_id, None):
+            await earlier.close()  # The kernel has given it up.
         answer = self._answers[user_id] = _ChannelAnswer(self._screen, self._write, self._show)
         answer.open()
 
@@ -104,10 +108,12 @@ class ConsoleChannel:
             await answer.update(lambda view: view.line(clean_line(status)))
 
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
+        self._close_asks(user_id, step.id)  # A call that goes on was decided, perhaps elsewhere.
         if answer := self._answers.get(user_id):
             await answer.update(lambda view: _show_step(view, step))
 
     async def on_stream_end(self, user_id: str, full_text: str) -> None:
+        self._close_asks(user_id)
         answer = self._answers.pop(user_id, None)
         if answer is None:
             await self._say(full_text)
@@ -115,6 +121,7 @@ class ConsoleChannel:
             await answer.complete(clean_text(full_text))
 
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
+        self._close_asks(user_id)
         answer = self._answers.pop(user_id, None) or _ChannelAnswer(self._screen, self._write, self._show)
         await answer.complete(clean_text(full_text), lambda view: view.line(_STOPPED, "warning"))
 
@@ -129,7 +136,15 @@ class ConsoleChannel:
             lines.append(Text(f'  This is no terminal; decide with {path} {{"approved": true}}', "dim"))
         await self._show(*lines)
         if sys.stdin.isatty():
-            self._background.run(self._decide(ask))
+            key = (user_id, ask.call_id)
+            task = self._open_asks[key] = self._background.run(self._decide(ask))
+            task.add_done_callback(lambda ended: self._open_asks.get(key) is ended and self._open_asks.pop(key))
+
+    def _close_asks(self, user_id: str, call_id: str | None = None) -> None:
+        """Stop asking about this call, or about all calls of the user's answer."""
+        for (asked, call), task in list(self._open_asks.items()):
+            if asked == user_id and call_id in (None, call):
+                task.cancel()
 
     async def _decide(self, ask: ApprovalAsk) -> None:
         keys: asyncio.Queue[str] = asyncio.Queue()

@@ -236,6 +236,10 @@ class Conversation:
         self._settle_seconds = settle_seconds
         self._question_at = 0.0
         self._pending_calls: list[ApprovalRequestEvent] = []
+        self._undecided: set[str] = set()
+        """The ids of the calls without a decision, also of those whose decision is on its way."""
+        self._questions: dict[str, QuestionEvent] = {}
+        """The questions without a reply, by their ids."""
         self._forms: dict[str, TextForm] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_since: float | None = None
@@ -294,6 +298,7 @@ class Conversation:
                         elif isinstance(event, QuestionEvent):
                             self._request_reply(event)
                         elif isinstance(event, ReplyEvent):
+                            self._questions.pop(event.question_id, None)
                             self._forms.pop(event.question_id, None)
                             self._show_question()
                     case ConnectionLost(reason=reason):
@@ -322,6 +327,7 @@ class Conversation:
             self._view.line("refused: there is no terminal to ask for consent", "warning")
             self._spawn(self._decide(call, approved=False, reason="there was no terminal to ask for consent"))
             return
+        self._undecided.add(call.call_id)
         self._pending_calls.append(call)
         self._show_question()
 
@@ -330,6 +336,7 @@ class Conversation:
             self._view.line("not answered: there is no terminal to ask", "warning")
             self._spawn(self._reply(question.id, None, reason="there was no terminal to ask"))
             return
+        self._questions[question.id] = question
         self._forms[question.id] = TextForm(clean_line(question.prompt), question.schema)
         self._keyboard.collect()
         if self._keyboard.on_line is None:
@@ -360,6 +367,8 @@ class Conversation:
             await self._host.reply(turn_id, question_id, value, declined=reason is not None, reason=reason)
         except HostError as error:
             self._view.line(f"the answer was not recorded: {error}", "bad")
+            if error.is_away and question_id in self._questions:
+                self._request_reply(self._questions[question_id])
 
     def _show_question(self) -> None:
         if self._keyboard is None:
@@ -381,6 +390,7 @@ class Conversation:
 
     def _on_decided(self, call_id: str) -> None:
         """Remove the question, also when it was decided in another client."""
+        self._undecided.discard(call_id)
         if any(call.call_id == call_id for call in self._pending_calls):
             self._pending_calls = [call for call in self._pending_calls if call.call_id != call_id]
             self._show_question()
@@ -390,6 +400,9 @@ class Conversation:
             await self._host.decide(self.presenter.turn_id or "", call.call_id, approved=approved, reason=reason)
         except HostError as error:
             self._view.line(f"the decision was not recorded: {error}", "bad")
+            if error.is_away and call.call_id in self._undecided:
+                self._pending_calls.insert(0, call)
+                self._show_question()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

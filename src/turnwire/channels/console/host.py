@@ -24,7 +24,11 @@ _CHAT_HINT = "start one with `turnwire serve`, or use --embedded to run without 
 
 
 class HostError(Exception):
-    """A request that failed. The message says why, and what to do."""
+    """A request that failed. The message says why, and what to do. `is_away`: it may succeed in a moment."""
+
+    def __init__(self, message: str, *, is_away: bool = False) -> None:
+        super().__init__(message)
+        self.is_away = is_away
 
 
 @contextmanager
@@ -41,7 +45,8 @@ def host_errors(hint: str = _HINT) -> Generator[None]:
             message += f"; {hint}"
         elif error.status == 401:
             message += "; pass a key with --key, or set TURNWIRE_API_KEY"
-        raise HostError(message) from error
+        is_away = isinstance(error, ServerUnreachableError) or error.status == 503
+        raise HostError(message, is_away=is_away) from error
 
 
 class PastSession(Struct, frozen=True):

@@ -21,7 +21,7 @@ from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messag
 from turnwire.channels.telegram.posts import BACKOFF, Address, Content, Posting, Sender
 from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
-from turnwire.core.errors import StoreError
+from turnwire.core.errors import ShuttingDownError, StoreError
 from turnwire.extensions.calls import Background
 from turnwire.extensions.channels import STOPPED
 from turnwire.extensions.contract import ExtensionContext
@@ -91,9 +91,9 @@ class AnswerPoster:
         if current is None:
             return await self.notify(user_id, text)
         answer = await self._sender.records.answer(current.message_id)
-        if answer is None or answer.state in ("live", "final"):
-            if live is None or (live.text and text.startswith(live.text)):
-                return await self.end(user_id, text)
+        is_open = answer is None or answer.state in ("live", "final")
+        if is_open and (live is None or (live.text and text.startswith(live.text))):
+            return await self.end(user_id, text)
         await self._add(current.message_id, user_id, text)
 
     async def _add(self, answer_id: str, user_id: str, text: str) -> None:
@@ -163,6 +163,8 @@ class AnswerPoster:
     async def _logged(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except ShuttingDownError:
+            pass  # Another process runs the channel now.
         except Exception:
             # It stays in the records, and the next process tries again.
             self._sender.logger.exception("an answer could not be posted")
@@ -174,6 +176,8 @@ class AnswerPoster:
             if (await self._sender.records.begin(answer)).state == "live":
                 await live.run()
                 posting = live.posting
+        except ShuttingDownError:
+            raise
         except Exception:
             # The display must not cost the answer.
             self._sender.logger.exception("the answer was not shown while it was made")

@@ -21,6 +21,7 @@ from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
 from turnwire.channels.telegram.posts import Address, Content, Posting, Sender
 from turnwire.channels.telegram.records import Answer
+from turnwire.core.errors import StoreError
 from turnwire.extensions.contract import StreamStep
 
 DRAFT_INTERVAL_SECONDS = 0.8
@@ -161,7 +162,7 @@ class LiveAnswer:
         except FloodError as error:
             await self._sender.flooded(self._address.chat_id, error)
             self._interval = min(self._interval * 2, _MAX_INTERVAL_SECONDS)
-        except (UncertainError, UnreachableError) as error:
+        except (StoreError, UncertainError, UnreachableError) as error:
             self._sender.logger.debug("the answer will be shown later: %s", error)
             self._interval = min(self._interval * 2, _MAX_INTERVAL_SECONDS)
         except TelegramError as error:

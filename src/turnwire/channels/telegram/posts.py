@@ -260,6 +260,8 @@ class Posting:
     async def _put(self, number: int, part: MessagePart | None, content: Content) -> MessagePart:
         if part is None or part.message_id is None:
             return await self._send(number, content)
+        # Another process may have written the whole answer since, if this one was paused.
+        await self._sender.records.check()
         # Until the call has returned, it is uncertain what the message shows.
         self._parts[number] = MessagePart(part.message_id)
         try:

@@ -88,6 +88,11 @@ class Records:
         if self._shared is None:
             await self._threads.close()
 
+    async def check(self) -> None:
+        """Raise ShuttingDownError if another process runs the channel now."""
+        if self._shared is not None:
+            await self._do(lambda _: None)
+
     async def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
             return await (self._shared or self._threads).transaction(work)

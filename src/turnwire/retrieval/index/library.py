@@ -21,9 +21,9 @@ from turnwire.retrieval.index.terms import content_terms, match_query, segment
 
 HEADING_MARK = " › "
 _RARE_COUNT, _RARE_SHARE = 10, 0.1
-_DOCUMENT = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
+DOCUMENT_COLUMNS = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
 _VISIBLE = "(d.owner IS NULL OR d.owner = :owner)"
-_PASSAGE = (
+PASSAGE_COLUMNS = (
     "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
     " p.heading, p.page"
 )
@@ -202,7 +202,7 @@ class Library:
                 found = {passage.id: passage for passage in _select_passages(database, [n for n, _ in best], owner)}
                 return [structs.replace(found[n], score=score) for n, score in best if n in found]
             rows = database.execute(
-                f"SELECT {_PASSAGE}, -w.score FROM (SELECT rowid, bm25(words) AS score FROM words"
+                f"SELECT {PASSAGE_COLUMNS}, -w.score FROM (SELECT rowid, bm25(words) AS score FROM words"
                 " WHERE words MATCH :query ORDER BY score LIMIT :limit) w JOIN passages p ON p.id = w.rowid"
                 " JOIN documents d ON d.id = p.document_id ORDER BY w.score",
                 {"query": match_query(terms), "limit": limit},
@@ -249,7 +249,7 @@ class Library:
         if ordinal.isdecimal() and len(ordinal) < 10:
             with self.file.reading() as database:
                 row = database.execute(
-                    f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+                    f"SELECT {PASSAGE_COLUMNS}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
                     f" WHERE p.document_id = :id AND p.ordinal = :ordinal AND {_VISIBLE}",
                     {"id": document_id, "ordinal": int(ordinal), "owner": owner},
                 ).fetchone()
@@ -263,7 +263,7 @@ class Library:
         """List documents by name. `search` filters names and titles; `after` is the last id of the previous page."""
         with self.file.reading() as database:
             rows = database.execute(
-                f"SELECT {_DOCUMENT} FROM documents d WHERE {_VISIBLE}"
+                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE {_VISIBLE}"
                 " AND (:search IS NULL OR instr(lowered(name), :search) OR instr(lowered(title), :search))"
                 " AND (:after IS NULL OR (name, id) > (SELECT name, id FROM documents WHERE id = :after))"
                 " ORDER BY name, id LIMIT :limit",
@@ -275,7 +275,7 @@ class Library:
         """Return the document with this id. Raise DocumentNotFoundError."""
         with self.file.reading() as database:
             row = database.execute(
-                f"SELECT {_DOCUMENT} FROM documents d WHERE id = :id AND {_VISIBLE}",
+                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE id = :id AND {_VISIBLE}",
                 {"id": document_id, "owner": owner},
             ).fetchone()
         if row is None:
@@ -286,7 +286,7 @@ class Library:
         """Return the passages that overlap a range of the document, in order. The caller checks the owner."""
         with self.file.reading() as database:
             rows = database.execute(
-                f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+                f"SELECT {PASSAGE_COLUMNS}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
                 " WHERE p.document_id = ? AND p.char_start + length(p.text) > ? AND (? IS NULL OR p.char_start < ?)"
                 " ORDER BY p.ordinal",
                 (document_id, start, end, end),
@@ -329,7 +329,7 @@ class Library:
     def all_uploads(self) -> list[Document]:
         """Return the uploads of all owners."""
         with self.file.reading() as database:
-            query = f"SELECT {_DOCUMENT} FROM documents WHERE owner IS NOT NULL ORDER BY indexed_at, id"
+            query = f"SELECT {DOCUMENT_COLUMNS} FROM documents WHERE owner IS NOT NULL ORDER BY indexed_at, id"
             return [document_from(row) for row in database.execute(query).fetchall()]
 
     def count(self) -> tuple[int, int]:
@@ -406,7 +406,7 @@ def term_weights(total: int, counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def document_from(row: Sequence[object]) -> Document:
-    return Document(**dict(zip(_DOCUMENT.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
+    return Document(**dict(zip(DOCUMENT_COLUMNS.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
 
 
 def passage_from(
@@ -432,7 +432,7 @@ def passage_from(
 def _select_passages(database: sqlite3.Connection, ids: Sequence[int], owner: str | None) -> list[Passage]:
     marks = ",".join("?" * len(ids))
     rows = database.execute(
-        f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+        f"SELECT {PASSAGE_COLUMNS}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
         f" WHERE p.id IN ({marks}) AND (d.owner IS NULL OR d.owner = ?)",
         (*ids, owner),
     ).fetchall()
@@ -442,8 +442,8 @@ def _select_passages(database: sqlite3.Connection, ids: Sequence[int], owner: st
 
 def _insert_document(database: sqlite3.Connection, document: NewDocument) -> None:
     record = document.record
-    values = [getattr(record, name) for name in _DOCUMENT.split(", ")]
-    database.execute(f"INSERT INTO documents({_DOCUMENT}) VALUES ({','.join('?' * len(values))})", values)
+    values = [getattr(record, name) for name in DOCUMENT_COLUMNS.split(", ")]
+    database.execute(f"INSERT INTO documents({DOCUMENT_COLUMNS}) VALUES ({','.join('?' * len(values))})", values)
     sequence = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'passages'").fetchone()
     first_id = sequence[0] + 1 if sequence else 1
     numbered = list(enumerate(document.chunks))

@@ -11,7 +11,9 @@ from turnwire.core.codec import clean_text
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval.index.bm25 import K1, MIN_RARITY, B
 from turnwire.retrieval.index.library import (
+    DOCUMENT_COLUMNS,
     HEADING_MARK,
+    PASSAGE_COLUMNS,
     Document,
     NewDocument,
     Passage,
@@ -29,11 +31,6 @@ _MAX_WORD = 200
 _MAX_STEMS = 50_000
 _MAX_POSITION = 16_383
 """Of a word in a tsvector."""
-_DOCUMENT = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
-_PASSAGE = (
-    "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
-    " p.heading, p.page"
-)
 _VISIBLE = "(d.owner IS NULL OR d.owner = ?)"
 # Every occurrence of a word of the query is counted once, for its rarity and for the scores.
 _SEARCH = f"""
@@ -51,7 +48,7 @@ _SEARCH = f"""
             / (frequency + {K1} * ({1 - B} + {B} * hit.length * total / words))) AS score
         FROM hit JOIN rarity USING (lexeme), readable GROUP BY hit.id ORDER BY score DESC, hit.id LIMIT ?
     )
-    SELECT {_PASSAGE}, best.score FROM best JOIN passage p USING (id) JOIN document d ON d.id = p.document_id
+    SELECT {PASSAGE_COLUMNS}, best.score FROM best JOIN passage p USING (id) JOIN document d ON d.id = p.document_id
     ORDER BY best.score DESC, p.id
 """
 
@@ -124,7 +121,7 @@ class PostgresLibrary:
         texts = [f"{indexed_heading(record, chunk)}\n{chunk.text}" for chunk in document.chunks]
         words = [[word[:_MAX_WORD] for word in plain_words(text)] for text in texts]
         stems = self._stemmed(database, {word for each in words for word in each})
-        values = {name: getattr(record, name) for name in _DOCUMENT.split(", ")}
+        values = {name: getattr(record, name) for name in DOCUMENT_COLUMNS.split(", ")}
         values |= {name: _storable(value) for name, value in values.items() if isinstance(value, str)}
         values |= {
             "folded_name": values["name"].lower(),
@@ -185,11 +182,11 @@ class PostgresLibrary:
         if after is not None:
             conditions.append("(name, id) > (SELECT name, id FROM document WHERE id = ?)")
             values.append(_storable(after))
-        query = f"SELECT {_DOCUMENT} FROM document d WHERE {' AND '.join(conditions)} ORDER BY name, id LIMIT ?"
+        query = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE {' AND '.join(conditions)} ORDER BY name, id LIMIT ?"
         return [document_from(row) for row in self._select(query, *values, limit)]
 
     def document(self, document_id: str, *, owner: str | None = None) -> Document:
-        query = f"SELECT {_DOCUMENT} FROM document d WHERE id = ? AND {_VISIBLE}"
+        query = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE id = ? AND {_VISIBLE}"
         rows = self._select(query, _storable(document_id), owner)
         if not rows:
             raise DocumentNotFoundError(document_id)
@@ -240,7 +237,7 @@ class PostgresLibrary:
 
     def passages(self, ids: Sequence[int], *, owner: str | None = None) -> list[Passage]:
         rows = self._select(
-            f"SELECT {_PASSAGE}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
+            f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
             f" WHERE p.id = ANY(?::bigint[]) AND {_VISIBLE}",
             list(ids),
             owner,
@@ -252,7 +249,7 @@ class PostgresLibrary:
         document_id, _, ordinal = chunk_id.rpartition(":")
         if ordinal.isdecimal() and len(ordinal) < 10:
             rows = self._select(
-                f"SELECT {_PASSAGE}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
+                f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
                 f" WHERE p.document_id = ? AND p.ordinal = ? AND {_VISIBLE}",
                 _storable(document_id),
                 int(ordinal),
@@ -264,7 +261,7 @@ class PostgresLibrary:
 
     def document_passages(self, document_id: str, *, start: int = 0, end: int | None = None) -> list[Passage]:
         rows = self._select(
-            f"SELECT {_PASSAGE}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
+            f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
             " WHERE p.document_id = ? AND p.char_start + char_length(p.text) > ?"
             " AND p.char_start < coalesce(?::bigint, p.char_start + 1) ORDER BY p.ordinal",
             _storable(document_id),
