@@ -294,6 +294,28 @@ async def test_question_is_a_form_that_survives_a_reload(browser: Browser, serve
         await expect(page.part("asked").last).to_contain_text("tea")
 
 
+NUMBERS = [str(number) for number in range(1, 12)]
+
+
+class Lottery:
+    journal = True
+    on_crash = "resume"
+
+    async def answer(self, turn: Turn) -> AsyncIterator[str]:
+        choice = {"type": "array", "items": {"type": "string", "enum": NUMBERS}}
+        yield " ".join((await ask("Which?", {"type": "object", "properties": {"numbers": choice}}))["numbers"])
+
+
+async def test_choices_are_sent_in_the_order_of_the_question(browser: Browser, serve: Serve) -> None:
+    async with serve(Lottery()) as server, tab(browser, server.url) as page:
+        await page.ask("Play")
+        for number in ("11", "9", "1", "3", "9"):
+            await page.part("question").get_by_label(number, exact=True).click()
+        await page.part("reply-submit").click()
+        await page.ended()
+        await expect(page.answer).to_have_text("1 3 11")
+
+
 async def editing(turn: Turn) -> AsyncIterator[Any]:
     if turn.resumption is None:
         args = {"amount": 40, "to": "Bob", "tags": ["a"]}
