@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
@@ -70,4 +71,37 @@ async def test_page_offers_no_files_for_an_agent_that_takes_none(serve: Serve, b
         await page.ended()
         await expect(page.part("attach")).to_have_count(0)
         await page.part("composer").evaluate(_EVENT, ["paste", base64.b64encode(PIXEL).decode()])
+        await expect(page.part("pending-file")).to_have_count(0)
+
+
+async def test_answer_again_has_the_files_of_the_message(serve: Serve, browser: Browser) -> None:
+    async with serve(describe) as server, tab(browser, server.url) as page:
+        await page.part("composer").evaluate(_EVENT, ["paste", base64.b64encode(PIXEL).decode()])
+        await expect(page.part("pending-file")).to_have_count(1)
+        await page.ask("What is it?")
+        await page.ended()
+        await page.part("retry").click()
+        await expect(page.part("version")).to_have_text("2 / 2")
+        await page.ended()
+        await expect(page.answer).to_contain_text(f"paste.png {DIGEST} Seen.")
+
+
+async def test_file_dropped_on_the_message_box_is_no_document_too(
+    serve: Serve, browser: Browser, shelf: Path
+) -> None:
+    async with serve(describe, docs=[shelf]) as server, tab(browser, server.url) as page:
+        await expect(page.part("upload")).to_be_visible()
+        await page.part("composer").evaluate(_EVENT, ["drop", base64.b64encode(PIXEL).decode()])
+        await expect(page.part("pending-file")).to_have_count(1)
+        await expect(page.part("uploading")).to_have_count(0)
+
+
+async def test_files_stay_in_the_conversation_that_they_were_chosen_in(serve: Serve, browser: Browser) -> None:
+    async with serve(describe) as server, tab(browser, server.url) as page:
+        await page.ask("Hello")
+        await page.ended()
+        await page.part("composer").evaluate(_EVENT, ["paste", base64.b64encode(PIXEL).decode()])
+        await expect(page.part("pending-file")).to_have_count(1)
+        await page.part("new").click()
+        await expect(page.part("welcome")).to_be_visible()
         await expect(page.part("pending-file")).to_have_count(0)

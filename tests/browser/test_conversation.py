@@ -1,12 +1,13 @@
 """Tests of a conversation on the page: live steps and text, and every button."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
@@ -153,6 +154,23 @@ async def test_message_sent_during_an_answer_is_queued(browser: Browser, serve: 
         await expect(page.answer).to_have_text("Two.")
 
 
+async def test_queued_message_that_is_removed_stays_away(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        first = await puppet.part()
+        await page.ask("Second")
+        await expect(page.turn).to_have_attribute("data-phase", "queued")
+        await page.part("unqueue").click()
+        await expect(page.part("turn")).to_have_count(1)
+        first.end()
+        await page.ended()
+        await page.ask("Third")
+        await puppet.part()
+        await expect(page.part("message")).to_have_text(["First", "Third"])
+        await page.page.reload()
+        await expect(page.part("message")).to_have_text(["First", "Third"])
+
+
 class Listener:
     """An agent that takes messages when the test opens its gate, once a turn."""
 
@@ -276,6 +294,28 @@ async def test_question_is_a_form_that_survives_a_reload(browser: Browser, serve
         await expect(page.part("asked").last).to_contain_text("tea")
 
 
+NUMBERS = [str(number) for number in range(1, 12)]
+
+
+class Lottery:
+    journal = True
+    on_crash = "resume"
+
+    async def answer(self, turn: Turn) -> AsyncIterator[str]:
+        choice = {"type": "array", "items": {"type": "string", "enum": NUMBERS}}
+        yield " ".join((await ask("Which?", {"type": "object", "properties": {"numbers": choice}}))["numbers"])
+
+
+async def test_choices_are_sent_in_the_order_of_the_question(browser: Browser, serve: Serve) -> None:
+    async with serve(Lottery()) as server, tab(browser, server.url) as page:
+        await page.ask("Play")
+        for number in ("11", "9", "1", "3", "9"):
+            await page.part("question").get_by_label(number, exact=True).click()
+        await page.part("reply-submit").click()
+        await page.ended()
+        await expect(page.answer).to_have_text("1 3 11")
+
+
 async def editing(turn: Turn) -> AsyncIterator[Any]:
     if turn.resumption is None:
         args = {"amount": 40, "to": "Bob", "tags": ["a"]}
@@ -316,6 +356,33 @@ async def test_uploaded_document_is_used_for_answers(
         odd.write_bytes(b"MZ")
         await page.part("upload-input").set_input_files(odd)
         await expect(page.page.get_by_role("alert")).to_contain_text("can't be read. Supported:")
+
+
+async def test_late_result_of_an_earlier_search_for_documents_is_not_shown(
+    browser: Browser, serve: Serve, shelf: Path
+) -> None:
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
+
+        async def hold(route: Route) -> None:
+            is_asked.set()
+            await may_answer.wait()
+            await route.continue_()
+
+        await page.page.route("**/v1/documents?*search=a", hold)
+        await page.part("documents-open").click()
+        panel = page.part("documents")
+        await expect(panel.get_by_role("listitem").first).to_be_visible()
+        search = panel.get_by_role("searchbox")
+        await search.fill("a")
+        await within(is_asked.wait())
+        await search.fill("nothing has this name")
+        await expect(panel.get_by_text("No documents match.")).to_be_visible()
+        async with page.page.expect_response("**/v1/documents?*search=a"):
+            may_answer.set()
+        await page.page.evaluate("() => new Promise((go) => requestAnimationFrame(() => setTimeout(go)))")
+        await expect(panel.get_by_text("No documents match.")).to_be_visible()
+        await page.page.unroute_all(behavior="wait")
 
 
 async def test_retry_and_edit_create_branches(browser: Browser, serve: Serve, puppet: Puppet) -> None:

@@ -486,3 +486,30 @@ async def test_answer_that_was_continued_says_so_in_one_line(browser: Browser, s
         await expect(page.part("answer")).to_have_text("Black tea.")
         await page.page.reload()
         await expect(page.part("continued")).to_have_text("Continued after a restart.")
+
+
+async def test_api_reference_closes_the_stream_of_a_folded_route(
+    browser: Browser, serve: Serve, puppet: Puppet
+) -> None:
+    async with serve() as server, tab(browser, server.url, "/docs") as page:
+        turn_id = await server.start("Hello")
+        part = await puppet.part()
+        part.say("On ")
+        await page.part("filter").fill("GET /v1/turns/{id}/events")
+        route = page.part("route").first
+        await route.locator("summary").click()
+        await route.get_by_label("id", exact=True).fill(turn_id)
+        await page.part("send").click()
+        await expect(page.part("answer")).to_contain_text("On ")
+        async with page.page.expect_event("requestfailed", lambda request: turn_id in request.url):
+            await route.locator("summary").click()
+
+
+async def test_api_reference_says_that_it_cannot_be_loaded(browser: Browser, serve: Serve) -> None:
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=503, json={"error": {"code": "shutting_down", "message": "later"}})
+
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.page.route("**/openapi.json", refuse)
+        await page.page.goto(f"{server.url}/docs")
+        await expect(page.page.get_by_text("The list of routes cannot be loaded.")).to_be_visible()

@@ -197,3 +197,91 @@ async def test_hidden_tabs_close_their_streams(browser: Browser, serve: Serve, p
         for opened in (first, *visible):
             await opened.ended()
     await context.close()
+
+
+async def test_two_messages_before_the_session_exists_are_one_conversation(browser: Browser, serve: Serve) -> None:
+    may_answer = asyncio.Event()
+    async with serve(saying("Yes.")) as server, tab(browser, server.url) as page:
+
+        async def hold(route: Route) -> None:
+            await may_answer.wait()
+            await route.continue_()
+
+        await page.page.route("**/v1/sessions", hold)
+        for message in ("First", "Second"):
+            await page.ask(message)
+        await expect(page.part("message")).to_have_count(2)
+        may_answer.set()
+        for index in range(2):
+            await expect(page.part("turn").nth(index)).to_have_attribute("data-outcome", "completed")
+        assert await server.written() == (1, 2)
+        await page.page.unroute_all(behavior="wait")
+
+
+async def test_message_goes_to_its_conversation_when_the_user_has_left_it(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("Yes.")) as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        await page.ended()
+
+        async def refuse(route: Route) -> None:
+            await route.abort()
+
+        await page.page.route("**/v1/sessions/*/turns", refuse)
+        await page.ask("Second")
+        await expect(page.page.get_by_text("Waiting for the server…")).to_be_visible()
+        await page.part("new").click()
+        await expect(page.part("welcome")).to_be_visible()
+        async with page.page.expect_response("**/v1/sessions/*/turns"):
+            await page.page.unroute_all(behavior="wait")
+        assert await server.written() == (1, 2)
+        assert page.page.url == f"{server.url}/"
+        await expect(page.part("welcome")).to_be_visible()
+
+
+async def test_first_message_does_not_bring_back_a_conversation_that_the_user_has_left(
+    browser: Browser, serve: Serve
+) -> None:
+    may_answer = asyncio.Event()
+    async with serve(saying("Yes.")) as server, tab(browser, server.url) as page:
+
+        async def hold(route: Route) -> None:
+            await may_answer.wait()
+            await route.continue_()
+
+        await page.page.route("**/v1/sessions", hold)
+        await page.ask("First")
+        await page.part("new").click()
+        await expect(page.part("welcome")).to_be_visible()
+        async with page.page.expect_response("**/v1/sessions/*/turns"):
+            may_answer.set()
+        assert await server.written() == (1, 1)
+        assert page.page.url == f"{server.url}/"
+        await page.page.unroute_all(behavior="wait")
+
+
+async def test_message_that_is_sent_while_the_conversation_is_loaded_stays(browser: Browser, serve: Serve) -> None:
+    may_answer = asyncio.Event()
+    is_away = True
+    async with serve(saying("Yes.")) as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        await page.ended()
+
+        async def hold(route: Route) -> None:
+            await may_answer.wait()
+            await route.continue_()
+
+        async def refuse(route: Route) -> None:
+            await (route.abort() if is_away else route.continue_())
+
+        await page.page.route("**/export", hold)
+        await page.page.route("**/v1/sessions/*/turns", refuse)
+        await page.page.reload()
+        await page.ask("Second")
+        await expect(page.page.get_by_text("Waiting for the server…")).to_be_visible()
+        may_answer.set()
+        await expect(page.part("message")).to_have_text(["First", "Second"])
+        is_away = False
+        await expect(page.part("turn").nth(1)).to_have_attribute("data-outcome", "completed")
+        await expect(page.part("message")).to_have_text(["First", "Second"])
+        assert await server.written() == (1, 2)
+        await page.page.unroute_all(behavior="wait")

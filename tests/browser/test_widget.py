@@ -109,6 +109,25 @@ async def test_widget_streams_stops_and_returns_with_its_conversation(
         assert not [path for path in host.paths if "of-the-host" in path]
 
 
+async def test_widget_begins_another_conversation_when_its_own_is_deleted(browser: Browser, serve: Serve) -> None:
+    async with host_page() as host, serve(play, allowed_origins=[host.origin]) as server:
+        _, key = await server.turnwire.keys.create("anna", ("read", "write"))
+        async with embedded(browser, host, server, f'data-key="{key}"') as page:
+            await page.get_by_role("button", name="Chat").click()
+            await ask(page, "plain")
+            await expect(page.get_by_test_id("turn")).to_have_attribute("data-outcome", "completed")
+            (session,) = await server.turnwire.store.list_sessions("anna")
+            await server.turnwire.store.delete_session("anna", session.id)
+            # The message box keeps what was refused.
+            await ask(page, "plain")
+            await expect(page.get_by_role("alert")).to_contain_text("session")
+            await expect(page.get_by_label("Message")).to_have_value("plain")
+            await page.get_by_role("button", name="Send").click()
+            await expect(page.get_by_test_id("turn")).to_have_count(2)
+            await expect(page.get_by_test_id("turn").last).to_have_attribute("data-outcome", "completed")
+            assert await server.written("anna") == (1, 1)
+
+
 async def test_widget_decides_about_tool_calls(browser: Browser, serve: Serve) -> None:
     async with (
         host_page() as host,

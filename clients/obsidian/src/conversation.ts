@@ -23,6 +23,7 @@ export class Conversation {
   readonly #listener: ConversationListener;
   readonly #closed = new AbortController();
   #isFollowing = false;
+  #opening: Promise<void> | undefined;
 
   constructor(link: Link, sessionId: string, listener: ConversationListener) {
     this.link = link;
@@ -44,7 +45,11 @@ export class Conversation {
   }
 
   /** Loads the turns and follows new ones. A session that does not exist yet is empty. */
-  async open(): Promise<void> {
+  open(): Promise<void> {
+    return (this.#opening = this.#load());
+  }
+
+  async #load(): Promise<void> {
     const { client } = this.link;
     let session;
     try {
@@ -61,6 +66,7 @@ export class Conversation {
   }
 
   async send(message: string, agent: string): Promise<void> {
+    await this.#opening; // Its snapshots would replace newer views.
     const turnId = await this.link.start(this.sessionId, message, agent);
     if (this.#closed.signal.aborted) return;
     if (!this.#turns.has(turnId)) {

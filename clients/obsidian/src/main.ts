@@ -35,7 +35,7 @@ export default class TurnwirePlugin extends Plugin {
   /** Returns the options of the connection. The key is read on each use and not kept. */
   linkOptions(): LinkOptions {
     return {
-      url: this.settings.url,
+      url: this.settings.url || DEFAULT_SETTINGS.url,
       key: () => (this.settings.secret && this.app.secretStorage.getSecret(this.settings.secret)) || undefined,
     };
   }
@@ -69,6 +69,7 @@ export default class TurnwirePlugin extends Plugin {
 
   private async move(file: TAbstractFile, before: string): Promise<void> {
     this.settings.sessions = movedSessions(this.settings.sessions, before, file.path);
+    for (const view of this.views()) view.noteMoved(before, file.path);
     await this.saveData(this.settings);
   }
 

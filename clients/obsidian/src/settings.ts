@@ -38,10 +38,10 @@ export function readSettings(stored: unknown): TurnwireSettings {
 
 /** Returns the sessions after a note or folder was moved. */
 export function movedSessions(sessions: Record<string, string>, from: string, to: string): Record<string, string> {
-  return Object.fromEntries(
-    Object.entries(sessions).map(([path, id]) => {
-      if (path === from) return [to, id];
-      return path.startsWith(`${from}/`) ? [to + path.slice(from.length), id] : [path, id];
-    }),
-  );
+  return Object.fromEntries(Object.entries(sessions).map(([path, id]) => [movedPath(path, from, to), id]));
+}
+
+/** Returns the path of a note after it or its folder was moved. */
+export function movedPath(path: string, from: string, to: string): string {
+  return path === from || path.startsWith(`${from}/`) ? to + path.slice(from.length) : path;
 }

@@ -4,8 +4,11 @@ import type { StepView, TurnView } from "@turnwire/client";
 
 export function statusOf(turn: TurnView): string {
   if (turn.phase === "ended") return "";
-  if (turn.phase === "waiting") return "Waiting for your decision";
+  if (turn.approvals.length) return "Waiting for your decision";
+  const question = turn.questions.find(({ state }) => state === "open");
+  if (question) return `Answer on the server’s page: ${question.prompt}`;
   const step = turn.steps.findLast((item) => item.state === "running");
+  if (step?.runsOn === "client") return `Waiting for ${step.name} of another program`;
   if (step) return stepText(step);
   const last = turn.steps.at(-1);
   if (turn.text && (!last || [...turn.text].length > last.answerOffset)) return "Writing the answer…";

@@ -7,6 +7,7 @@ import { openCitation } from "./citations";
 import { Conversation } from "./conversation";
 import { connect } from "./link";
 import type TurnwirePlugin from "./main";
+import { movedPath } from "./settings";
 import { statusOf } from "./status";
 import { TurnElement } from "./turn-element";
 
@@ -71,6 +72,11 @@ export class ChatView extends ItemView {
     await this.showConversation();
   }
 
+  /** Keeps the conversation of a note that was moved. */
+  noteMoved(from: string, to: string): void {
+    if (this.notePath) this.showNote(movedPath(this.notePath, from, to));
+  }
+
   async startConversation(): Promise<void> {
     await this.plugin.forgetSession(this.activeNotePath());
     await this.reload();
@@ -117,9 +123,13 @@ export class ChatView extends ItemView {
     const notePath = this.activeNotePath();
     if (notePath === this.notePath) return;
     this.leave();
+    this.showNote(notePath);
+    await this.openConversation(notePath, ++this.openingId);
+  }
+
+  private showNote(notePath: string): void {
     this.notePath = notePath;
     this.headingEl.setText(notePath ? notePath.slice(notePath.lastIndexOf("/") + 1).replace(/\.md$/, "") : "This vault");
-    await this.openConversation(notePath, ++this.openingId);
   }
 
   /** Retries until it succeeds, fails for good, or another conversation is opened. */
@@ -175,6 +185,7 @@ export class ChatView extends ItemView {
     const isFirst = conversation.turns.length === 0;
     const mentionsNote = isFirst && this.notePath && this.plugin.settings.mentionNote;
     this.isSending = true;
+    this.problem = "";
     this.inputEl.value = "";
     this.refresh();
     try {

@@ -65,6 +65,16 @@ describe("an answer", () => {
     expect(pane.answer).toBe("So far so good");
   });
 
+  it("follows a message that was refused, and replaces its problem", async () => {
+    obsidian.plugin.settings.agent = "nobody";
+    await pane.ask("Hello");
+    await pane.says("nobody");
+    obsidian.plugin.settings.agent = "play";
+    await pane.ask(script(["say", "Here"]));
+    await pane.isDone();
+    expect(pane.answer).toBe("Here");
+  });
+
   it("stops on the server", async () => {
     const never = gate();
     await pane.ask(script(["say", "One "], ["wait", never], ["say", "two"]));
@@ -153,6 +163,12 @@ describe("an answer", () => {
 });
 
 describe("the connection", () => {
+  it("is to the address in the empty field", async () => {
+    await start();
+    obsidian.plugin.settings.url = "";
+    expect(obsidian.plugin.linkOptions().url).toBe("http://127.0.0.1:8420");
+  });
+
   it("is restored without losing or repeating events", async () => {
     const wire = await Wire.lay();
     await start({}, { url: wire.url });
@@ -273,12 +289,18 @@ describe("conversations", () => {
     await pane.ask(script(["say", "About B"]));
     await pane.isDone();
     const session = obsidian.plugin.settings.sessions["Folder/B.md"];
+    vi.spyOn(obsidian.app.workspace, "getLeavesOfType").mockReturnValue([pane.leaf]);
     await obsidian.app.vault.rename(obsidian.app.vault.getFileByPath("Folder/B.md")!, "Folder/C.md");
     await until(() => expect(obsidian.plugin.settings.sessions).toHaveProperty(["Folder/C.md"], session));
+    expect(pane.find(".turnwire-title").textContent).toBe("C");
+    await pane.ask(script(["say", "About C"]));
+    await pane.shows("About C");
+    await pane.isDone();
+    expect(Object.keys(obsidian.plugin.settings.sessions).sort()).toEqual(["A.md", "Folder/C.md"]);
     await look("A.md");
     await pane.shows("Still A");
     await look("Folder/C.md");
-    await pane.shows("About B");
+    await pane.shows("About C");
   });
 
   it("continue from another device", async () => {

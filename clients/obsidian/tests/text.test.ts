@@ -1,14 +1,24 @@
 import { readdirSync, readFileSync } from "node:fs";
 
-import type { CitationEvent } from "@turnwire/client";
+import { type CitationEvent, EMPTY_VIEW, type QuestionView, type StepView } from "@turnwire/client";
 import { describe, expect, it } from "vitest";
 
 import manifest from "../manifest.json";
 import { findPassage, noteOf } from "../src/citations";
 import { finishedEnd, harmless } from "../src/markdown";
 import { movedSessions, readSettings } from "../src/settings";
+import { statusOf } from "../src/status";
 
 const seen = (text: string): string => text.replaceAll("\u200b", "");
+
+it("the status says what a turn waits for", () => {
+  const turn = { ...EMPTY_VIEW, phase: "waiting" as const };
+  const question: QuestionView = { id: "q", prompt: "Which one?", position: 3, state: "open" };
+  const call = { kind: "tool", id: "c", name: "locate", position: 3, answerOffset: 0, state: "running", runsOn: "client", agentPath: [] };
+  expect(statusOf({ ...turn, approvals: [{ type: "approval_request", call_id: "c", tool: "pay", args: {} }] })).toBe("Waiting for your decision");
+  expect(statusOf({ ...turn, questions: [question] })).toBe("Answer on the server’s page: Which one?");
+  expect(statusOf({ ...turn, steps: [call as StepView] })).toBe("Waiting for locate of another program");
+});
 
 describe("an untrusted answer", () => {
   it.each([

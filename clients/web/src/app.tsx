@@ -183,7 +183,8 @@ function useDrop(onFiles: ((files: File[]) => void) | null): boolean {
     const leave = (event: DragEvent) => !event.relatedTarget && setOver(false);
     const drop = (event: DragEvent) => {
       setOver(false);
-      if (!take.current || !event.dataTransfer?.files.length) return;
+      // The message box has taken them.
+      if (event.defaultPrevented || !take.current || !event.dataTransfer?.files.length) return;
       event.preventDefault();
       take.current([...event.dataTransfer.files]);
     };

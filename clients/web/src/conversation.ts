@@ -29,6 +29,8 @@ export class Conversation extends Observable {
   #entries: Entry[] = [];
   #stream: SessionStream | null = null;
   #sending = 0;
+  #creating: Promise<string> | undefined;
+  #isClosed = false;
 
   constructor(
     public sessionId: string | null,
@@ -47,10 +49,10 @@ export class Conversation extends Observable {
     }
   }
 
+  /** Leaves the conversation. Its unsent messages are still sent to it. */
   close(): void {
-    this.#stream?.close();
-    this.#stream = null;
-    this.sessionId = null;
+    this.#isClosed = true;
+    this.#unfollow();
   }
 
   /** The visible turns, in order. */
@@ -160,18 +162,17 @@ export class Conversation extends Observable {
     this.#put({ ...entry, isStopping: true });
     try {
       await client.cancel(entry.turnId);
-      if (entry.phase === "queued") this.#drop(entry);
     } catch (error) {
+      this.problem = errorText(error);
       this.#checkLogin(error);
-      const now = this.#find(entry.key);
-      if (now) this.#put({ ...now, isStopping: false });
+      this.#change(entry.key, { isStopping: false });
     }
   }
 
   async #post(entry: Entry): Promise<void> {
     this.#sending++;
     try {
-      const sessionId = this.sessionId ?? (await this.#createSession());
+      const sessionId = this.sessionId ?? (await (this.#creating ??= this.#createSession()));
       const record = await client.request<TurnRecord>("POST", `/v1/sessions/${sessionId}/turns`, {
         message: entry.message,
         turn_id: entry.key,
@@ -182,9 +183,9 @@ export class Conversation extends Observable {
       });
       this.#accepted(entry, record);
     } catch (error) {
-      if (isUnreachable(error)) void this.#postLater(entry, error);
+      if (isUnreachable(error)) void this.#postLater(entry.key, error);
       else {
-        this.#put({ ...entry, phase: "refused", problem: errorText(error) });
+        this.#change(entry.key, { phase: "refused", problem: errorText(error) });
         this.#checkLogin(error);
       }
     } finally {
@@ -194,13 +195,16 @@ export class Conversation extends Observable {
   }
 
   /** Sends the message again. Its key is the turn id, so a message that did arrive starts no second turn. */
-  async #postLater(entry: Entry, error: unknown): Promise<void> {
-    this.#put({ ...entry, problem: errorText(error) });
+  async #postLater(key: string, error: unknown): Promise<void> {
+    this.#change(key, { problem: errorText(error) });
     await new Promise((go) => setTimeout(go, RETRY_MS));
-    if (this.#find(entry.key)) await this.#post(entry);
+    const entry = this.#find(key);
+    if (entry) await this.#post(entry);
   }
 
   #accepted(entry: Entry, { turn_id: turnId, parent_turn_id: parent, phase }: TurnRecord): void {
+    // It was in the session when that was loaded.
+    if (this.#entries.some((other) => other.turnId === turnId && other.key !== entry.key)) return this.#drop(entry);
     // Messages that were sent before this turn had an id refer to its key.
     this.#entries = this.#entries.map((other) => (other.parent === entry.key ? { ...other, parent: turnId } : other));
     this.#put({ ...entry, turnId, parent, phase: phaseOf(phase), problem: null });
@@ -209,10 +213,15 @@ export class Conversation extends Observable {
     this.callbacks.updated();
   }
 
+  /** Creates the session of a new conversation, once for all its messages. */
   async #createSession(): Promise<string> {
-    this.session = await client.sessions.create();
+    try {
+      this.session = await client.sessions.create();
+    } finally {
+      this.#creating = undefined;
+    }
     this.sessionId = this.session.id;
-    this.callbacks.created(this.session.id);
+    if (!this.#isClosed) this.callbacks.created(this.session.id);
     this.#follow(this.session.id);
     return this.session.id;
   }
@@ -222,14 +231,19 @@ export class Conversation extends Observable {
     this.changed();
     try {
       const { turns, transcript: _, shared_at, ...session } = await client.sessions.export(sessionId);
-      if (this.sessionId !== sessionId) return;
+      if (this.#isClosed) return;
       turns.sort((turn, other) => (turn.turn_id < other.turn_id ? -1 : 1));
       const firstOpen = turns.findIndex((turn) => turn.phase !== "ended");
       const cut = Math.max(0, Math.min(firstOpen < 0 ? turns.length : firstOpen, turns.length - REPLAYED));
       const before = turns[cut - 1];
       this.session = session;
       this.isShared = !!shared_at;
-      this.#entries = turns.map((turn, index) => snapshotEntry(turn, index >= cut));
+      const last = turns.at(-1)?.turn_id ?? null;
+      const unsent = this.#entries.filter((entry) => !entry.turnId);
+      this.#entries = [
+        ...turns.map((turn, index) => snapshotEntry(turn, index >= cut)),
+        ...unsent.map((entry) => (entry.sentParent === undefined ? { ...entry, parent: entry.parent ?? last } : entry)),
+      ];
       this.#advance();
       this.#chosen.clear();
       if (this.#entries.length) this.#choosePath(this.#entries.at(-1)!);
@@ -237,14 +251,20 @@ export class Conversation extends Observable {
       this.problem = null;
     } catch (error) {
       this.#showError(error, "Conversation not found, or you have no access.");
-      if (isUnreachable(error)) setTimeout(() => this.sessionId === sessionId && this.#load(sessionId), RETRY_MS);
+      if (isUnreachable(error)) setTimeout(() => !this.#isClosed && this.#load(sessionId), RETRY_MS);
     }
     this.isLoading = false;
     this.changed();
   }
 
-  #follow(sessionId: string, after?: string): void {
+  #unfollow(): void {
     this.#stream?.close();
+    this.#stream = null;
+  }
+
+  #follow(sessionId: string, after?: string): void {
+    this.#unfollow();
+    if (this.#isClosed) return;
     this.#stream = new SessionStream(sessionId, after, {
       take: (item) => this.#take(item),
       drawn: () => {
@@ -300,11 +320,16 @@ export class Conversation extends Observable {
   /** Marks the first unfinished turn as running: no other turn is before it. */
   #advance(): void {
     const first = this.#entries.find((entry) => entry.turnId && entry.phase !== "ended");
-    if (first?.phase === "queued") this.#put(runningEntry(first));
+    if (first?.phase === "queued" && !first.isStopping) this.#put(runningEntry(first));
   }
 
   #find(key: string): Entry | undefined {
     return this.#entries.find((entry) => entry.key === key);
+  }
+
+  #change(key: string, fields: Partial<Entry>): void {
+    const entry = this.#find(key);
+    if (entry) this.#put({ ...entry, ...fields });
   }
 
   #put(entry: Entry): void {
@@ -322,7 +347,8 @@ export class Conversation extends Observable {
     if (isStatus(error, 404)) {
       // The next message starts a new session.
       this.problem = ifGone;
-      this.close();
+      this.#unfollow();
+      this.sessionId = null;
       this.#entries = [];
     }
     this.#checkLogin(error);

@@ -14,7 +14,7 @@ function Reference() {
   const [filter, setFilter] = useState("");
   useEffect(() => {
     fetch(`${root}/openapi.json`)
-      .then((response) => response.json())
+      .then((response) => (response.ok ? response.json() : Promise.reject(new Error(response.statusText))))
       .then(setDocument, () => setFailure("The list of routes cannot be loaded. Reload the page to try again."));
   }, []);
   if (!document) return <p class="docs-note">{failure || "Loading …"}</p>;
@@ -134,6 +134,8 @@ function Trial({ operation, body, document }: { operation: Operation; body: Sche
   const [answer, setAnswer] = useState("");
   const [sending, setSending] = useState<AbortController | null>(null);
   const { path, init } = requestOf(operation, values, text);
+  // A stream would stay open when its route is folded.
+  useEffect(() => () => sending?.abort(), [sending]);
   const send = async (event: Event) => {
     event.preventDefault();
     const controller = new AbortController();

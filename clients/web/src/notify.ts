@@ -37,7 +37,7 @@ class NotifyButton extends HTMLElement {
       } else await subscribe();
       this.#show(!current);
     } catch (error) {
-      button.textContent = Notification.permission === "denied" ? "Your browser blocks notifications" : String(error);
+      button.textContent = Notification.permission === "denied" ? "Your browser blocks notifications" : (error as Error).message;
     } finally {
       button.disabled = false;
     }

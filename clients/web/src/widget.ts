@@ -120,6 +120,11 @@ let session: Promise<string> | undefined;
 let follower: AbortController | undefined;
 
 function report(error: unknown): void {
+  if (error instanceof TurnwireError && error.code === "session_not_found") {
+    // The next message begins another conversation.
+    follower?.abort();
+    session = last = follower = undefined;
+  }
   problem.textContent = error instanceof Error ? error.message : String(error);
 }
 

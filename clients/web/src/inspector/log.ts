@@ -31,6 +31,7 @@ export class TurnLog extends Observable {
   /** True if the server knows no such turn of this user. */
   isMissing = false;
   #isVisible = true;
+  #isReading = false;
   #polling: AbortController | null = null;
 
   constructor(readonly turnId: string) {
@@ -41,7 +42,6 @@ export class TurnLog extends Observable {
         this.#polling?.abort();
       },
       () => {
-        if (this.#isVisible) return;
         this.#isVisible = true;
         void this.#read();
       },
@@ -49,7 +49,10 @@ export class TurnLog extends Observable {
     void this.#read();
   }
 
+  /** Reads until the log ends or the tab is hidden; once at a time, or events would be doubled. */
   async #read(): Promise<void> {
+    if (this.#isReading) return;
+    this.#isReading = true;
     let wait = 0;
     while (this.#isVisible && !this.isDone && !this.problem) {
       try {
@@ -63,7 +66,7 @@ export class TurnLog extends Observable {
         // Existing events are read in pages without waiting.
         wait = poll.events.length < 1000 ? WAIT_SECONDS : 0;
       } catch (error) {
-        if (!this.#isVisible) return;
+        if (!this.#isVisible) break;
         if (isStatus(error, 409)) this.events = [];
         else if (isStatus(error, 404) || isStatus(error, 422)) {
           this.problem = "No turn has this id, or it belongs to somebody else.";
@@ -78,5 +81,6 @@ export class TurnLog extends Observable {
       }
       this.changed();
     }
+    this.#isReading = false;
   }
 }

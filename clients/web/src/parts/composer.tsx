@@ -46,6 +46,7 @@ export function Composer(props: ComposerProps) {
     if (others.length && offer?.takes_documents) uploads.add(others);
     return fitting.length > 0 || (others.length > 0 && !!offer?.takes_documents);
   };
+  useEffect(() => setPending([]), [props.conversation]);
   useEffect(() => {
     // Not on phones, where the keyboard would hide half of the page.
     if (matchMedia("(hover: hover)").matches) box.current?.focus();

@@ -1,6 +1,6 @@
 /** A panel to search, add and delete documents. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { DocumentPage } from "../../../js/src/index.ts";
 import { focusFirst } from "../focus.ts";
 import { Icon, IconButton } from "../icons.tsx";
@@ -21,13 +21,16 @@ export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
   const [search, setSearch] = useState("");
   const [page, setPage] = useState<DocumentPage | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
+  const request = useRef(0);
   const load = async (after?: string) => {
+    const number = ++request.current;
     try {
       const result = await client.documents.list({
         limit: 50,
         ...(search ? { search } : {}),
         ...(after ? { after } : {}),
       });
+      if (number !== request.current) return;
       setPage((now) => (after && now ? { ...result, documents: [...now.documents, ...result.documents] } : result));
       setProblem(null);
     } catch (error) {
@@ -68,7 +71,10 @@ export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
             type="file"
             multiple
             class="unseen"
-            onChange={(event) => uploads.add([...(event.currentTarget.files ?? [])])}
+            onChange={(event) => {
+              uploads.add([...(event.currentTarget.files ?? [])]);
+              event.currentTarget.value = "";
+            }}
           />
         </label>
       </div>

@@ -132,7 +132,7 @@ function Choices({ field, value, onChange }: FieldProps) {
             type="checkbox"
             checked={chosen.includes(index)}
             onInput={(event) =>
-              onChange(event.currentTarget.checked ? [...chosen, index].sort() : chosen.filter((other) => other !== index))
+              onChange(field.options.map((_, each) => each).filter((each) => (each === index ? event.currentTarget.checked : chosen.includes(each))))
             }
           />
           <span>{text}</span>

@@ -149,7 +149,7 @@ function AnswerText({ view, text, isLast }: { view: TurnView; text: string; isLa
 function Ending({ entry, conversation }: { entry: Entry; conversation: Conversation }) {
   const { view } = entry;
   if (!view.outcome) return null;
-  const again = () => conversation.send(entry.message, entry.agent, entry.parent ?? "");
+  const again = () => conversation.send(entry.message, entry.agent, entry.parent ?? "", undefined, entry.attachments);
   const tokens = view.usage?.output_tokens;
   const total = view.timings.total_ms;
   const origin = provenance(view);
