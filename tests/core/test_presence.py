@@ -14,7 +14,6 @@ from turnwire.core.events import DoneEvent
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
-
 READ = TurnRecord(id="t1", session_id="s1", principal="ann", agent="a", message="hi", disconnect_grace=0)
 
 
