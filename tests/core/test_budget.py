@@ -240,10 +240,10 @@ async def test_concurrent_turns_share_one_budget(store: Store) -> None:
 
 async def test_turn_that_continues_in_the_same_process_is_counted_once(store: Store) -> None:
     async def agent(turn: Turn) -> AgentEvents:
-        asked = len(turn.resumption.checkpoint) if turn.resumption else 0
-        if asked < 3:
+        approvals = len(turn.resumption.checkpoint) if turn.resumption else 0
+        if approvals < 3:
             yield usage(10)
-            raise WaitForApproval([ApprovalRequestEvent(f"c{asked}", "send", {})], b"." * (asked + 1))
+            raise WaitForApproval([ApprovalRequestEvent(f"c{approvals}", "send", {})], b"." * (approvals + 1))
         yield "Done."
 
     async with open_desk(store, agent, max_tokens_per_day=100) as desk:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -471,6 +472,7 @@ async def test_archive_reads_turns_of_every_phase(store: SqliteStore, tmp_path: 
 READER = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from turnwire.core.follow import follow
 from turnwire.stores.sqlite import SqliteArchive
 
@@ -513,7 +515,7 @@ async def test_archive_follows_on_after_an_error_of_its_poll(store: SqliteStore,
             self.connection = connection
             self.failed = asyncio.Event()
 
-        def execute(self, query: str, *values: object) -> sqlite3.Cursor:
+        def execute(self, query: str, *values: Any) -> sqlite3.Cursor:
             if query == "PRAGMA data_version" and not self.failed.is_set():
                 self.failed.set()
                 raise sqlite3.OperationalError("disk I/O error")
@@ -534,6 +536,7 @@ async def test_archive_follows_on_after_an_error_of_its_poll(store: SqliteStore,
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from tests.contracts.turns import append, claimed
 from turnwire.core.events import TokenEvent
 from turnwire.stores.sqlite import SqliteStore
@@ -850,6 +853,7 @@ if _can_mount():
     OPEN = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from turnwire.core.errors import StoreUnusableError
 from turnwire.stores.sqlite import SqliteStore
 

@@ -34,6 +34,10 @@ class Limits(LogLimits, frozen=True, kw_only=True):
     cancel_patience: float = 5
     lease: float = 10
 
+    def waits_until(self, now: int) -> int:
+        """Return until when a turn that is suspended now waits for a person; times in ms."""
+        return now + int(self.approval_timeout * 1000)
+
 
 DAY_MS = 86_400_000
 # More than any turn uses: a number that a model server has made up must still fit into every database.

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import DoneEvent, Event, EventBase, ToolCallEvent
+from turnwire.core.events import DoneEvent, Event, EventBase, ToolCallEvent, ToolResultEvent
 
 SUSPENSION_EVENTS = ("approval_request", "tool_call", "question")
 """The event types that stand together where a turn is suspended: calls, requests for decisions, and questions."""
@@ -158,21 +159,27 @@ def clean_text(text: str) -> str:
 
 def _encode_cleaned(event: Event) -> tuple[Event, bytes]:
     try:
-        plain = _clean(msgspec.to_builtins(event, enc_hook=_to_plain))
+        plain = clean_json(msgspec.to_builtins(event, enc_hook=_to_plain))
         body = _escape(msgspec.json.encode(plain))
         return decode_event(body), body
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise _not_json(event, error) from error
 
 
-def _clean(value: Any) -> Any:
+def clean_json(value: Any) -> Any:
+    """Return a JSON value with its texts as the log keeps them."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {clean_json(key): clean_json(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_clean(item) for item in cast("list[Any]", value)]
+        return [clean_json(item) for item in cast("list[Any]", value)]
     return value
+
+
+def comparable(event: Event) -> bytes:
+    """Return an event in a form that is the same when the agent yields it again."""
+    return encode_event(replace(event, ms=None) if isinstance(event, ToolResultEvent) else event)[1]
 
 
 def _escape(body: bytes) -> bytes:

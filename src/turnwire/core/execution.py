@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.backoff import Backoff
 from turnwire.core.budget import Limits, UsageMeter
-from turnwire.core.codec import LoggedEvent, encode_event, now_ms
+from turnwire.core.codec import LoggedEvent, comparable, encode_event, now_ms
 from turnwire.core.contracts import (
     Agent,
     HistorySource,
@@ -401,7 +401,7 @@ class Execution:
                 if fold.is_void(logged.position):
                     void.append(logged)
                 elif not self._is_not_repeated(logged.event):
-                    body = _comparable(logged.event)
+                    body = comparable(logged.event)
                     counts[body] = counts.get(body, 0) + 1
         self._logged = counts
         journal.void_outputs = void_outputs(void, self._recording, fold)
@@ -451,7 +451,7 @@ class Execution:
         return "waiting"
 
     def _suspension(self, checkpoint: bytes) -> Suspension:
-        return Suspension(now_ms() + int(self._limits.approval_timeout * 1000), checkpoint)
+        return Suspension(self._limits.waits_until(now_ms()), checkpoint)
 
     async def _suspend(self, approval: WaitForApproval) -> None:
         """Commit the requests and the suspension in one step: a request in the log can always be decided."""
@@ -627,7 +627,7 @@ class Execution:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
         if self._is_not_repeated(event):
             return False
-        body = _comparable(encode_event(event)[0])
+        body = comparable(encode_event(event)[0])
         if not (count := counts.get(body, 0)):
             return False
         counts[body] = count - 1
@@ -769,13 +769,6 @@ def whole_response(fold: TurnFold, response: ResponseEvent | None) -> ResponseEv
 
 def _stop_after(error: Refusal) -> Stop:
     return Stop("failed", error.code, ErrorEvent(str(error), error.code, True))
-
-
-def _comparable(event: Event) -> bytes:
-    """Return an event in a form that is the same when the agent yields it again."""
-    if isinstance(event, ToolResultEvent):
-        event = replace(event, ms=None)
-    return encode_event(event)[1]
 
 
 async def _wait_uncancelled(task: asyncio.Task[None]) -> None:

@@ -30,7 +30,7 @@ from turnwire.core.events import (
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import FOLLOW_UP, Recording, fold_journal
 from turnwire.core.recovery import doubtful_calls, repeat_requests, restart_position
-from turnwire.core.state import OPENING_POSITION, TurnFold
+from turnwire.core.state import OPENING_POSITION, TurnFold, fold_events
 
 FORKED = "forked"
 """The reason of the `restart` in the log of a fork."""
@@ -96,9 +96,7 @@ def plan_fork(
     With another `message`, or if its agent or model `is_changed`, the fork goes on with a message, which may be the
     last one of the copied events again. Otherwise it continues the work, if the agent can.
     """
-    fold = TurnFold()
-    for logged in copied:
-        fold.add(logged)
+    fold = fold_events(copied)
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
     is_repeated = message in (None, fold.message)

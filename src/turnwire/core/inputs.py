@@ -21,7 +21,7 @@ from turnwire.core.history import PARAGRAPH
 from turnwire.core.journal import TurnJournal
 from turnwire.core.log import LogLimits, TurnLog
 from turnwire.core.model_options import model_options
-from turnwire.core.state import OPENING_POSITION
+from turnwire.core.state import OPENING_POSITION, TurnFold
 from turnwire.core.turns import TurnRecord
 
 JOINS = "joins"
@@ -39,6 +39,11 @@ def join_mode(record: TurnRecord) -> InputMode | None:
     # The model options of a message would be lost in a turn that has its own.
     is_text = not has_files and not model_options(record.options).names
     return mode if mode in ("steer", "collect") and is_text else None
+
+
+def collected_message(record: TurnRecord, fold: TurnFold) -> str:
+    """Return the message that a turn begins with, and those that were collected with it."""
+    return PARAGRAPH.join((record.message, *(each.content for each in fold.inputs if each.mode == "collect")))
 
 
 class TurnInputs:
@@ -63,8 +68,7 @@ class TurnInputs:
     @property
     def message(self) -> str:
         """Return the message that the turn begins with, and those that were collected with it."""
-        collected = [each.content for each in self._log.fold.inputs if each.mode == "collect"]
-        return PARAGRAPH.join((self._record.message, *collected))
+        return collected_message(self._record, self._log.fold)
 
     async def take(self, place: str | None = None) -> list[str]:
         """Return the messages that have come for the agent, and write them to the log.

@@ -8,15 +8,12 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from turnwire.core.codec import LoggedEvent, encode_event
+from turnwire.core.codec import LoggedEvent, comparable
 from turnwire.core.events import (
     RESERVED,
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     ErrorEvent,
-    Event,
     ReplyEvent,
     ResponseEvent,
     RestartEvent,
@@ -29,7 +26,7 @@ from turnwire.core.events import (
 from turnwire.core.journal import APPROVAL, RecordedCall
 from turnwire.core.recording import TurnRecording
 from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
-from turnwire.core.state import TurnFold
+from turnwire.core.state import fold_events
 
 PROMISED = (ToolCallEvent, ToolResultEvent)
 """Events that the agent itself writes, also while a tool runs."""
@@ -42,9 +39,7 @@ class RecordedLog:
     """
 
     def __init__(self, recording: TurnRecording, calls: Sequence[RecordedCall]) -> None:
-        self.fold = TurnFold()
-        for logged in recording.events:
-            self.fold.add(logged)
+        self.fold = fold_events(recording.events)
         self._events = recording.events
         self._calls = calls
         self._has_models = any(call.entry.kind == "model" for call in calls)
@@ -165,8 +160,3 @@ class RecordedLog:
 
 def _is_within(position: int, call: RecordedCall) -> bool:
     return call.since < position and (not call.is_finished or position <= call.position)
-
-
-def comparable(event: Event) -> bytes:
-    """Return an event in a form that is the same when the agent writes it again."""
-    return encode_event(replace(event, ms=None) if isinstance(event, ToolResultEvent) else event)[1]

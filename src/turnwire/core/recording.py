@@ -28,9 +28,9 @@ from turnwire.core.errors import RecordingError
 from turnwire.core.events import DoneEvent, ResponseEvent
 from turnwire.core.files import ATTACHED, Blob, attached_files
 from turnwire.core.follow import read_all
-from turnwire.core.history import PARAGRAPH, PastTurns, TrimmedHistory, imported_history
-from turnwire.core.inputs import JOINS
-from turnwire.core.state import TurnFold
+from turnwire.core.history import PastTurns, TrimmedHistory, imported_history
+from turnwire.core.inputs import JOINS, collected_message
+from turnwire.core.state import fold_events
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
 _TURNWIRE = version("turnwire")  # Read once, because it comes from a file.
@@ -62,10 +62,7 @@ class TurnRecording(Struct, frozen=True, kw_only=True):
 
     def state(self) -> TurnState:
         """Return the state that the log folds into."""
-        fold = TurnFold()
-        for logged in self.events:
-            fold.add(logged)
-        return fold.state()
+        return fold_events(self.events).state()
 
 
 class RecordedTurns(LogReader, Protocol):
@@ -85,15 +82,11 @@ async def record_turn(store: RecordedTurns, record: TurnRecord, history: tuple[M
     if not events or not events[-1].is_last:
         raise RecordingError(f"turn {record.id} has not ended yet; record it when it has")
     options = {name: value for name, value in record.options.items() if name not in ("attachments", ATTACHED, JOINS)}
-    fold = TurnFold()
-    for logged in events:
-        fold.add(logged)
-    collected = [each.content for each in fold.inputs if each.mode == "collect"]
     turn = Turn(
         id=record.id,
         session_id=record.session_id,
         principal=record.principal,
-        message=PARAGRAPH.join((record.message, *collected)),
+        message=collected_message(record, fold_events(events)),
         agent=record.agent,
         channel=record.channel,
         history=history,

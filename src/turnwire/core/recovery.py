@@ -101,7 +101,7 @@ async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool
     # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
     log.close()
     if waits:
-        await log.suspend(Suspension(now_ms() + int(limits.approval_timeout * 1000), checkpoint))
+        await log.suspend(Suspension(limits.waits_until(now_ms()), checkpoint))
         return "waiting"
     await log.release()
     return "queued"

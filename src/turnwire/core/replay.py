@@ -16,7 +16,7 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from turnwire.core.approvals import Resumption, WaitForApproval
-from turnwire.core.codec import LoggedEvent, decode_event, encode_event
+from turnwire.core.codec import LoggedEvent, comparable, decode_event, encode_event
 from turnwire.core.contracts import Agent, AppendRequest, JournalEntry, keeps_journal
 from turnwire.core.emit import enter_turn, set_running_turn
 from turnwire.core.errors import AgentError, EventRefusedError, RecordingError, TurnwireError
@@ -48,9 +48,9 @@ from turnwire.core.journal import (
     set_journal,
 )
 from turnwire.core.log import LogLimits, TurnLog
-from turnwire.core.recorded_log import PROMISED, RecordedLog, comparable
+from turnwire.core.recorded_log import PROMISED, RecordedLog
 from turnwire.core.recording import TurnRecording
-from turnwire.core.state import OPENING_POSITION, TurnFold
+from turnwire.core.state import OPENING_POSITION, fold_events
 from turnwire.core.turns import TurnRecord
 from turnwire.core.waits import TurnWaits
 
@@ -386,10 +386,8 @@ class _ReplayRun:
             if done.outcome in _EXTERNAL:
                 return  # It was stopped from outside, after its last event.
             self._diverge(self._end_position, "missing", _show(error) if error else done.outcome, "")
-        fold = TurnFold()  # Parallel work may have come in another order here.
-        for logged in self._events(None):
-            fold.add(logged)
-        now = whole_response(fold, self._response)
+        # Parallel work may have come in another order here.
+        now = whole_response(fold_events(self._events(None)), self._response)
         if _without_timings(now) != _without_timings(recorded):
             self._diverge(self._end_position, "response", _show(recorded), _show(now))
 
@@ -448,21 +446,24 @@ class _ReplayRun:
         raise AssertionError
 
     async def diverge_at_call(self, what: Difference, call: RecordedCall, recorded: str, now: str) -> NoReturn:
-        try:
-            self._diverge(call.since + 1, what, recorded, now, _describe_call(call.entry), call.entry.agent_path)
-        except _DivergedError:
-            # The code between here and the agent may catch every exception, so it is cancelled instead.
-            await asyncio.get_running_loop().create_future()
-            raise
+        where, path = _describe_call(call.entry), call.entry.agent_path
+        await self._diverge_inside(call.since + 1, what, recorded, now, where, path)
 
     async def diverge_at_unknown_call(self, entry: JournalEntry, next_call: RecordedCall | None) -> NoReturn:
         position = self._end_position if next_call is None else next_call.since + 1
         recorded = "" if next_call is None else _describe_call(next_call.entry)
         # In recordings of older versions, the name of a model is part of a call's place.
         what: Difference = "model" if next_call and entry.kind == "model" == next_call.entry.kind else "call"
+        now, path = _describe_call(entry), entry.agent_path
+        await self._diverge_inside(position, what, recorded, now, "", path)
+
+    async def _diverge_inside(
+        self, position: int, what: Difference, recorded: str, now: str, where: str, path: tuple[str, ...]
+    ) -> NoReturn:
         try:
-            self._diverge(position, what, recorded, _describe_call(entry), path=entry.agent_path)
+            self._diverge(position, what, recorded, now, where, path)
         except _DivergedError:
+            # The code between here and the agent may catch every exception, so it is cancelled instead.
             await asyncio.get_running_loop().create_future()
             raise
 

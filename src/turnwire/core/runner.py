@@ -243,7 +243,7 @@ class TurnRunner:
 
     def _forked_turn(self, request: ForkRequest, name: str, options: dict[str, Any], plan: ForkPlan) -> NewTurn:
         source, now = request.source, now_ms()
-        until = now + int(self._limits.approval_timeout * 1000)
+        until = self._limits.waits_until(now)
         record = TurnRecord(
             id=new_id(),
             session_id=source.session_id,

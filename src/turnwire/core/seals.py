@@ -22,7 +22,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Seal
 from turnwire.core.errors import StoreError, TurnwireError
 from turnwire.core.follow import PAGE
-from turnwire.core.state import TurnFold
+from turnwire.core.state import fold_events
 from turnwire.core.turns import TurnRecord, TurnState
 
 _MARK_BYTES = 2
@@ -186,9 +186,7 @@ def _state_problem(
     """Compare what is stored beside the log: the state of the turn, and its record."""
     if record.first_kept > 1:
         return None, None
-    fold = TurnFold()
-    for logged in events:
-        fold.add(logged)
+    fold = fold_events(events)
     folded = fold.state()
     for name, stored, expected in (
         ("message", record.message, fold.message),

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
+from turnwire.core.codec import clean_json
 from turnwire.core.events import CustomEvent
 
 SHARED_STATE = "turnwire.state"
@@ -71,19 +71,8 @@ def _as_json(value: Any) -> Any:
             return dump(mode="json")
         raise TypeError(f"a {type(other).__name__} is not JSON")
 
-    return _cleaned(msgspec.to_builtins(value, str_keys=True, enc_hook=convert))
-
-
-def _cleaned(value: Any) -> Any:
-    """Return a value as the log keeps it, so that the next patch fits it."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {clean_text(key): _cleaned(item) for key, item in fields.items()}
-    if isinstance(value, list | tuple):
-        return [_cleaned(item) for item in cast("list[Any]", value)]
-    return value
+    # As the log keeps it, so that the next patch fits it.
+    return clean_json(msgspec.to_builtins(value, str_keys=True, enc_hook=convert))
 
 
 # JSON Patch

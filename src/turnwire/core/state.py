@@ -1,7 +1,7 @@
 """The fold of a log, event by event, into a `TurnState`."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Literal, assert_never
@@ -398,10 +398,11 @@ class TurnFold:
 
     def _follow_up(self, logged: LoggedEvent, event: MessageEvent) -> None:
         """Begin the answer to another message: what is open before it counts as cancelled."""
-        _, pieces, length = self._marks[-1]
-        offset = length + sum(map(len, self.pieces[pieces:]))
         follow_up = FollowUp(
-            content=event.content, position=logged.position, answer_offset=offset, attachments=event.attachments
+            content=event.content,
+            position=logged.position,
+            answer_offset=self._answer_length(),
+            attachments=event.attachments,
         )
         self._state.follow_ups += (follow_up,)
         for step in self._state.steps:
@@ -517,6 +518,14 @@ class TurnFold:
                 self._add_request(event)
             else:
                 self._responses = {**self._responses, event.call_id: event}
+
+
+def fold_events(events: Iterable[LoggedEvent]) -> TurnFold:
+    """Fold the events of a log, from its first one on."""
+    fold = TurnFold()
+    for logged in events:
+        fold.add(logged)
+    return fold
 
 
 def add_usage(total: Usage | None, event: UsageEvent) -> Usage:

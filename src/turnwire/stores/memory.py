@@ -126,7 +126,7 @@ class MemoryTables(Struct):
     session_names: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     session_turns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     unfinished: Counter[str] = field(default_factory=Counter[str])
-    """The number of unfinished turns by session and by principal."""
+    """The number of unfinished turns by principal."""
     queue: ReadyQueue = field(default_factory=ReadyQueue)
     whole_logs: deque[str] = field(default_factory=deque[str])
 
@@ -273,7 +273,6 @@ class MemoryWriter:
         turn.checkpoint = b""
         options = without_attachments(record.options)
         turn.record = replace(record, phase="ended", outcome=state.outcome, ended_at=ended_at, options=options)
-        tables.unfinished[record.session_id] -= 1
         tables.unfinished[record.principal] -= 1
         tables.commands.pop(record.id, None)
         tables.spending[record.principal, day_of(ended_at)] += tokens_in(state.usage)
@@ -459,7 +458,7 @@ class MemoryAdmission:
             raise SessionNotFoundError(record.session_id)
         if new.session is not None and (principal, session.external_id or "") in tables.session_names:
             raise SessionExistsError(session.external_id or "")
-        check_admission(admission, session.id, tables.unfinished[session.id], tables.unfinished[principal])
+        check_admission(admission, session.id, len(tables.queue.unfinished(session.id)), tables.unfinished[principal])
         if new.forked_from is not None:
             check_fork(new.forked_from, tables.turn(new.forked_from).record.first_kept)
         tables.check_blobs(session.id, new.blobs, new.digests, admission.max_file_bytes)
@@ -484,7 +483,6 @@ class MemoryAdmission:
             for turn_id in tables.queue.unfinished(session.id):
                 await self._claims.command(Command(turn_id, "superseded"))
         is_ready = tables.queue.add(session.id, record.id, queued=record.phase == "queued")
-        tables.unfinished[session.id] += 1
         tables.unfinished[principal] += 1
         for kind, name in (("key", new.idempotency_key), ("id", record.external_id)):
             if name is not None:
@@ -558,7 +556,7 @@ class MemoryRegistry:
     async def delete_session(self, principal: str, session_id: str) -> None:
         session = await self.find_session(principal, session_id)
         tables = self._tables
-        if unfinished := tables.unfinished[session.id]:
+        if unfinished := len(tables.queue.unfinished(session.id)):
             raise SessionBusyError(session.id, unfinished)
         for turn_id in tables.session_turns.pop(session.id):
             del tables.turns[turn_id]
