@@ -27,7 +27,7 @@ async def test_message_to_a_channel_that_is_being_left_is_not_accepted(tmp_path:
     async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
         assert await kernel.say("chat") == "hello"
         home.leases.granted.clear()
-        await until(lambda: kernel.calls("chat", "refused"))
+        await until(lambda: bool(kernel.calls("chat", "refused")))
         # Not an error of the message: whoever sent it tries again, at the process that runs the channel then.
         assert kernel.calls("chat", "refused") == [("refused", "ShuttingDownError")]
 
@@ -59,7 +59,7 @@ async def test_health_check_during_a_move_does_not_keep_the_extension_from_comin
         chat.checking.clear()
         await until(lambda: len(kernel.calls("chat", "check")) == 2)
         home.leases.granted.clear()
-        await until(lambda: kernel.calls("chat", "stop"))
+        await until(lambda: bool(kernel.calls("chat", "stop")))
         chat.health = health
         chat.checking.set()
         await until(lambda: kernel["chat"].state == "loaded")

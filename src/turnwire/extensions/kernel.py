@@ -240,7 +240,7 @@ class Kernel:
         """Start the extensions whose lease this process has, and stop those that it has lost or cannot run."""
         assert self._leases is not None
         for host in reversed(list(self.extensions.values())):
-            may_run = self._may_start(host) and not self.loader.has_given_up(host)
+            may_run = self._may_start(host) and not self.loader.has_failed(host)
             if host.is_up and self._is_leased(host) and not may_run:
                 await self._leave(host)
         for host in self.extensions.values():

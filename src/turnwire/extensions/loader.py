@@ -109,17 +109,17 @@ class Loader:
 
     async def pause(self, host: ExtensionHost, message: str) -> None:
         """Stop one extension, so that it can be started again, unless its service has failed for good."""
-        failure = (host.message, host.hint) if self.has_given_up(host) else None
+        failure = (host.message, host.hint) if self.has_failed(host) else None
         if supervisor := self._supervisors.pop(host.id, None):
             await supervisor.stop(self._limits.extension_timeout)
         await host.pause(self._limits.extension_timeout, message)
         if failure is not None:
             host.fail(*failure)
 
-    def has_given_up(self, host: ExtensionHost) -> bool:
+    def has_failed(self, host: ExtensionHost) -> bool:
         """Return True if the service of the extension has failed so often that it is not restarted."""
         supervisor = self._supervisors.get(host.id)
-        return supervisor is not None and supervisor.has_given_up
+        return supervisor is not None and supervisor.has_failed
 
     async def stop_all(self) -> None:
         """Stop the extensions in reverse order, so that dependencies stop last."""
@@ -175,7 +175,7 @@ class BackgroundSupervisor:
         self._task: asyncio.Task[None] | None = None
         self.waits_to_restart = False
         """True during the delay, so that a health check does not report it as running."""
-        self.has_given_up = False
+        self.has_failed = False
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_running(), name=f"service of {self._host.id}")
@@ -202,7 +202,7 @@ class BackgroundSupervisor:
                 return
             self.waits_to_restart = True
             if failures >= MAX_FAILURES and not is_store_away:
-                self.has_given_up = True
+                self.has_failed = True
                 host.fail(f"{problem}; this was the {failures}th time in a row", "correct it, and restart the server")
                 return
             delay = self._backoff.delay(failures)

@@ -142,8 +142,8 @@ class ConsoleChannel:
 
     def _close_asks(self, user_id: str, call_id: str | None = None) -> None:
         """Stop asking about this call, or about all calls of the user's answer."""
-        for (asked, call), task in list(self._open_asks.items()):
-            if asked == user_id and call_id in (None, call):
+        for (owner, call), task in list(self._open_asks.items()):
+            if owner == user_id and call_id in (None, call):
                 task.cancel()
 
     async def _decide(self, ask: ApprovalAsk) -> None:
