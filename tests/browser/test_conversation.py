@@ -436,6 +436,21 @@ async def test_agent_is_selectable_and_sessions_are_searchable(browser: Browser,
         await expect(page.answer).to_have_text("Good morning!")
 
 
+async def test_list_of_conversations_stays_long_when_it_is_refreshed(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("Yes.")) as server:
+        for _ in range(45):
+            await server.http.post("/v1/sessions", json={})
+        async with tab(browser, server.url) as page:
+            rows = page.part("sessions").get_by_role("link")
+            await expect(rows).to_have_count(40)
+            await page.page.get_by_role("button", name="Show more").click()
+            await expect(rows).to_have_count(45)
+            await page.ask("Hello")
+            await page.ended()
+            await expect(rows.first).to_have_text("Hello")
+            await expect(rows).to_have_count(46)
+
+
 async def test_conversation_can_be_copied_renamed_and_deleted(browser: Browser, serve: Serve) -> None:
     async with serve(saying("**Forty**-two.")) as server, tab(browser, server.url) as page:
         await page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])

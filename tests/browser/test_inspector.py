@@ -9,7 +9,7 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.clients.scenes import play
-from tests.serving import Puppet, Served
+from tests.serving import Puppet, Served, within
 from turnwire.core.events import (
     Event,
     ReasoningEvent,
@@ -268,3 +268,19 @@ async def test_inspector_shows_the_part_of_each_worker(browser: Browser, serve: 
         async with tab(browser, server.url, f"/turns/{turn_id}") as page:
             await expect(page.part("facts")).to_contain_text("1: 1–3, 2: 4–7")
             await expect(page.part("seen")).to_contain_text("At nine.")
+
+
+async def test_focus_returns_to_the_citation_when_its_source_is_closed(
+    browser: Browser, serve: Serve, shelf: Path
+) -> None:
+    async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        await page.ask("When does the ferry to Norderney leave?")
+        await page.ended()
+        await page.page.goto(f"{server.url}/turns/{await page.turn_id()}")
+        chip = page.part("seen").locator("[data-cite]").first
+        await chip.click()
+        await expect(page.part("source").get_by_role("heading").first).to_be_focused()
+        await page.part("source-close").click()
+        await expect(chip).to_be_focused()

@@ -183,7 +183,8 @@ export function sliceText(text: string, start: number, end = Infinity): string {
   return text.slice(unitOffset(text, start), unitOffset(text, end));
 }
 
-function unitOffset(text: string, codePoints: number): number {
+/** Returns the UTF-16 offset of a code point offset. */
+export function unitOffset(text: string, codePoints: number): number {
   let unit = 0;
   for (let count = 0; count < codePoints && unit < text.length; count++) {
     unit += text.codePointAt(unit)! > 0xffff ? 2 : 1;

@@ -5,9 +5,9 @@ import type { Entry } from "./entries.ts";
 /** Returns false for a joined turn, whose message is shown in the turn that it has entered, and for a removed message. */
 export const isShown = (entry: Entry): boolean => entry.view.outcome !== "joined" && !isRemoved(entry);
 
-/** Returns true for a queued message that was stopped before its turn began. */
+/** Returns true for a queued message that the user has stopped before its turn began; another message may stop it too. */
 const isRemoved = ({ phase, startedAt, isStopping, view }: Entry): boolean =>
-  startedAt === null && (view.outcome === "cancelled" || (phase === "queued" && isStopping));
+  startedAt === null && (view.outcome ? view.reason === "requested" : phase === "queued" && isStopping);
 
 /** Returns the turns of the path: at each branch the chosen one, or the newest. */
 export function visiblePath(entries: readonly Entry[], chosen: ReadonlyMap<string, string>): Entry[] {

@@ -2,6 +2,8 @@
 
 import { type Agent, TurnwireClient, TurnwireError } from "../../js/src/index.ts";
 
+export { uuid as newId } from "../../js/src/message_body.ts";
+
 /** The address where Turnwire is mounted: this script is in a folder below it. */
 export const root = new URL("..", import.meta.url).href.replace(/\/$/, "");
 export const client = new TurnwireClient({ url: root, credentials: "same-origin" });
@@ -52,8 +54,3 @@ export function errorText(error: unknown): string {
 
 export const isStatus = (error: unknown, status: number): boolean =>
   error instanceof TurnwireError && error.status === status;
-
-/** Returns a random id, also on plain HTTP pages, which have no `crypto.randomUUID`. */
-export function newId(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-}

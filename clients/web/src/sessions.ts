@@ -6,6 +6,8 @@ import { isHidden } from "./visibility.ts";
 import { client } from "./server.ts";
 
 const PAGE = 40;
+/** The server lists no more at once. */
+const MAX_LISTED = 200;
 const FRESH_MS = 15_000;
 const TYPING_MS = 180;
 
@@ -69,7 +71,8 @@ export class SessionList extends Observable {
   async #load(before?: string): Promise<void> {
     const request = ++this.#request;
     const options = {
-      limit: PAGE,
+      // As many pages as are shown.
+      limit: before ? PAGE : Math.min(MAX_LISTED, PAGE * Math.max(1, Math.ceil(this.#shown / PAGE))),
       ...(this.search.trim() ? { search: this.search.trim() } : {}),
       ...(before ? { before } : {}),
     };

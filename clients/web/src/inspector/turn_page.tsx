@@ -1,7 +1,7 @@
 /** The page of one turn: its timeline, its steps, its log, and its answer at any position of the log. */
 
 import { brand } from "../brand.ts";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { TurnRecord } from "../../../js/src/index.ts";
 import { duration, outcomeText } from "../format.ts";
 import { Icon, IconButton } from "../icons.tsx";
@@ -31,6 +31,7 @@ export function TurnPage({ turnId }: { turnId: string }) {
   const [picked, setPicked] = useState<number | null>(null);
   const [isPlaying, setPlaying] = useState(false);
   const [source, setSource] = useState<Source | null>(null);
+  const opener = useRef<HTMLElement | null>(null);
   const [selected, setSelected] = useState<Step | null>(null);
   // A narrow screen shows either the answer or the log.
   const [shown, setShown] = useState<"answer" | "log">("answer");
@@ -76,7 +77,9 @@ export function TurnPage({ turnId }: { turnId: string }) {
   const openSource = (event: MouseEvent) => {
     const chip = (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
     const found = chip && sourceOfChip(chip, view);
-    if (found) setSource(found);
+    if (!found) return;
+    opener.current = chip;
+    setSource(found);
   };
   if (log.problem && !events.length) return <Missing turnId={turnId} problem={log.problem} isGone={log.isMissing} />;
   if (!at) return <Skeleton />;
@@ -160,7 +163,7 @@ export function TurnPage({ turnId }: { turnId: string }) {
       </div>
       {source && (
         <aside class="panel floating" aria-label="Source">
-          <SourcePanel source={source} onClose={() => setSource(null)} />
+          <SourcePanel source={source} onClose={() => (setSource(null), opener.current?.focus())} />
         </aside>
       )}
     </>

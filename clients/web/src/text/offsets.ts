@@ -1,20 +1,13 @@
 /** Offsets in a text, and brackets that mark a passage. */
 
+export { unitOffset } from "../../../js/src/view.ts";
+
 // Rare punctuation, which Markdown treats as the edge of a word.
 export const OPEN = "⸨";
 export const CLOSE = "⸩";
 
 /** The prefix of a heading, item or quote, which must stay first in its line. */
 const LINE_START = /^(?:[ \t]*(?:[-*+]|\d+[.)]|#{1,6}|>)[ \t]+|[ \t]*\|[ \t]*|[ \t]+)+/;
-
-/** Returns the UTF-16 offset of a code point offset. */
-export function unitOffset(text: string, codePoints: number): number {
-  let unit = 0;
-  for (let count = 0; count < codePoints && unit < text.length; count++) {
-    unit += text.codePointAt(unit)! > 0xffff ? 2 : 1;
-  }
-  return unit;
-}
 
 /** Returns the text with brackets around a passage, where they do not change the Markdown of its lines. */
 export function bracketed(text: string, first: number, last: number): string {
