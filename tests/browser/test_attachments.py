@@ -86,9 +86,7 @@ async def test_answer_again_has_the_files_of_the_message(serve: Serve, browser: 
         await expect(page.answer).to_contain_text(f"paste.png {DIGEST} Seen.")
 
 
-async def test_file_dropped_on_the_message_box_is_no_document_too(
-    serve: Serve, browser: Browser, shelf: Path
-) -> None:
+async def test_file_dropped_on_the_message_box_is_no_document_too(serve: Serve, browser: Browser, shelf: Path) -> None:
     async with serve(describe, docs=[shelf]) as server, tab(browser, server.url) as page:
         await expect(page.part("upload")).to_be_visible()
         await page.part("composer").evaluate(_EVENT, ["drop", base64.b64encode(PIXEL).decode()])

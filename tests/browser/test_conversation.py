@@ -361,11 +361,11 @@ async def test_uploaded_document_is_used_for_answers(
 async def test_late_result_of_an_earlier_search_for_documents_is_not_shown(
     browser: Browser, serve: Serve, shelf: Path
 ) -> None:
-    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+    is_requested, may_answer = asyncio.Event(), asyncio.Event()
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
 
         async def hold(route: Route) -> None:
-            is_asked.set()
+            is_requested.set()
             await may_answer.wait()
             await route.continue_()
 
@@ -375,7 +375,7 @@ async def test_late_result_of_an_earlier_search_for_documents_is_not_shown(
         await expect(panel.get_by_role("listitem").first).to_be_visible()
         search = panel.get_by_role("searchbox")
         await search.fill("a")
-        await within(is_asked.wait())
+        await within(is_requested.wait())
         await search.fill("nothing has this name")
         await expect(panel.get_by_text("No documents match.")).to_be_visible()
         async with page.page.expect_response("**/v1/documents?*search=a"):
