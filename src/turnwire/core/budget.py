@@ -35,7 +35,7 @@ class Limits(LogLimits, frozen=True, kw_only=True):
     lease: float = 10
 
     def waits_until(self, now: int) -> int:
-        """Return until when a turn that is suspended now waits for a person; times in ms."""
+        """Return the time, in ms, until which a turn that is suspended now waits for a person."""
         return now + int(self.approval_timeout * 1000)
 
 
@@ -81,7 +81,7 @@ class Spending:
         return self._budget(principal)
 
     def spend(self, principal: str, turn_id: str, tokens: int) -> Budget:
-        """Count a running turn that has used so many tokens until now."""
+        """Count the tokens of a running turn, of which `tokens` is the total so far."""
         used = self._today()
         more = max(0, tokens - self._turns.get(turn_id, 0))
         used[principal] = used.get(principal, 0) + more

@@ -340,7 +340,7 @@ class TurnLog:
         The log itself is read: an append that was reported as failed may have been committed. Raises LogRewoundError or
         TurnNotFoundError if the database has lost what it had committed.
         """
-        # Events may still be on their way to the store, after an error that was none of an append.
+        # After an error other than that of an append, events may still be on their way to the store.
         while self._unsettled_requests:
             await self._next_change()
         position = self._committed - 1

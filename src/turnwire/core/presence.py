@@ -45,7 +45,7 @@ class Presence:
         readers.stop_timer()
 
     def record_again(self) -> None:
-        """Record the readers under the id of this process, if it has another one than before."""
+        """Record the readers again if the id of this process has changed."""
         for turn_id, readers in self._readers.items():
             if readers.recorded_for is not None:
                 self._record(turn_id, readers)
@@ -114,7 +114,7 @@ class _TurnReaders:
         self.grace = grace
         self.count = 0
         self.recorded_for: str | None = None
-        """The id of this process with which the store knows, or is about to know, that it has readers."""
+        """The id of this process under which its readers are recorded, or about to be recorded, in the store."""
         self.timer: asyncio.TimerHandle | None = None
 
     def stop_timer(self) -> None:

@@ -103,7 +103,7 @@ class OpenAIModel:
         return other
 
     def with_own_connections(self) -> "OpenAIModel":
-        """Return the same model for another event loop, since connections belong to one. Both are closed."""
+        """Return the same model with connections of its own, for another event loop. Close both."""
         other = copy.copy(self)
         other._client = self._client.copy(http_client=self._make_http_client())
         return other

@@ -286,7 +286,7 @@ class DocumentIndexer:
         return [Root(path, is_own=True) for path in self._own]
 
     async def _sync(self, root: Root) -> None:
-        """Synchronise a root, as often as it takes while the database fails."""
+        """Synchronise a root, and retry while the database fails."""
         while True:
             try:
                 return await self._sync_once(root)

@@ -517,7 +517,7 @@ def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
 
 
 def parse_count(text: str) -> int | None:
-    """Return the number that a text is, of 15 digits at most; None for any other text."""
+    """Parse a decimal number of at most 15 digits. Return None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 

@@ -137,5 +137,5 @@ def usage_fields(usage: Usage) -> dict[str, int]:
 
 
 def known_call_id(shown_id: str, known: Container[str]) -> str | None:
-    """Return a call's own id: to a repeated call id, clients see the position of the second call appended."""
+    """Return a call's own id. Clients see a repeated id with the position of the second call appended."""
     return next((name for name in (shown_id, shown_id.rpartition("-")[0]) if name in known), None)

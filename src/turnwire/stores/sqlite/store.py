@@ -135,7 +135,7 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        """Commit what was appended before, and close. Raises StoreError if that fails; closed it is all the same."""
+        """Commit what was appended before, and close. Raises StoreError if that fails; the store is closed even then."""
         try:
             await self._writer.flush()
         finally:
