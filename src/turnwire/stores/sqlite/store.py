@@ -135,7 +135,7 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        """Commit what was appended before, and close. Raises StoreError if the commit fails; the store closes anyway."""
+        """Commit what was appended before, and close. Raises StoreError if that fails; the store closes anyway."""
         try:
             await self._writer.flush()
         finally:
