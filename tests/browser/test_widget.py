@@ -118,11 +118,13 @@ async def test_widget_begins_another_conversation_when_its_own_is_deleted(browse
             await expect(page.get_by_test_id("turn")).to_have_attribute("data-outcome", "completed")
             (session,) = await server.turnwire.store.list_sessions("anna")
             await server.turnwire.store.delete_session("anna", session.id)
-            # The message box keeps what was refused.
             await ask(page, "plain")
-            await expect(page.get_by_role("alert")).to_contain_text("session")
-            await expect(page.get_by_label("Message")).to_have_value("plain")
-            await page.get_by_role("button", name="Send").click()
+            refusal = page.get_by_role("alert").filter(has_text="session")
+            await expect(page.get_by_test_id("turn").nth(1).or_(refusal).first).to_be_visible()
+            # The widget's stream may have ended before. Otherwise the message box keeps the refused message.
+            if await page.get_by_test_id("turn").count() == 1:
+                await expect(page.get_by_label("Message")).to_have_value("plain")
+                await page.get_by_role("button", name="Send").click()
             await expect(page.get_by_test_id("turn")).to_have_count(2)
             await expect(page.get_by_test_id("turn").last).to_have_attribute("data-outcome", "completed")
             assert await server.written("anna") == (1, 1)
