@@ -11,8 +11,8 @@ from statistics import median
 from bench import measure
 from bench.simulation import Costs
 from bench.store_load import claimed_turn, write_all_turns
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import AppendRequest
+from turnwire.core.contracts.stores import AppendRequest
+from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connections, DatabaseConnection

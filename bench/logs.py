@@ -1,7 +1,7 @@
 """A typical log of an answer from documents: mostly tokens, and most other kinds of events."""
 
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import (
     CitationEvent,
     DoneEvent,
     Event,

@@ -21,8 +21,8 @@ from typing import Any
 from bench import measure
 from bench.model_server import WORD
 from turnwire.agents.loader import as_agent
-from turnwire.core.contracts import Store
-from turnwire.core.runner import TurnRequest, TurnRunner
+from turnwire.core.contracts.stores import Store
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite.store import SqliteStore
 

@@ -6,12 +6,12 @@ import time
 from bench import measure
 from bench.processes import SERVER_CORE, BenchError
 from bench.results import Sample
-from turnwire.core.budget import Limits
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Admission, NewTurn, Store
+from turnwire.core.contracts.stores import Admission, NewTurn, Store
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.turns import TurnRecord, new_session
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turn_log import TurnLog, opening_events
+from turnwire.core.log.turns import TurnRecord, new_session
+from turnwire.core.people.budget import Limits
 
 TURNS = 200
 _TOKEN = "twelve chars"

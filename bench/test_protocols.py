@@ -8,7 +8,7 @@ from bench.job import Job
 from bench.logs import as_stored, typical_log
 from bench.tables.protocols import ag_ui, ai_sdk
 from bench.tables.wires import every_wire
-from turnwire.core.codec import LoggedEvent
+from turnwire.core.log.codec import LoggedEvent
 
 TOKENS = (" one", " two", " three")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from eval.collection import Collection, Document, Question
 from eval.measures import holds_answer, mean, ndcg, percentile, recall
-from turnwire.core.codec import clean_text
-from turnwire.core.events import CitationEvent
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import CitationEvent
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, paragraphs, parse

@@ -18,8 +18,8 @@ import uvicorn
 import turnwire.server.app  # noqa: F401 - loaded for its effect
 from turnwire import Settings, Turn, Turnwire
 from turnwire.cli.web_server import GuardedProtocol
-from turnwire.core.events import Event
-from turnwire.core.follow import follow
+from turnwire.core.log.events import Event
+from turnwire.core.log.follow import follow
 
 # A loaded machine is slow, not wrong.
 PATIENCE = 120.0

@@ -17,13 +17,13 @@ from bench.processes import SERVER_CORE
 from bench.results import Column, Table
 from bench.store_load import claimed_turn
 from turnwire import Turn
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest, Store
-from turnwire.core.events import TokenEvent
-from turnwire.core.follow import Follower, follow
-from turnwire.core.log import TurnLog
-from turnwire.core.runner import TurnRequest, TurnRunner
+from turnwire.core.contracts.stores import AppendRequest, Store
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.follow import Follower, follow
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.server.streams.connection import Connection
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore

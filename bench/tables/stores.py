@@ -12,7 +12,7 @@ from bench.plan import RATE, Plan, record
 from bench.processes import shared_database
 from bench.results import Column, Table
 from bench.store_load import TURNS, write_all_turns
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore

@@ -10,8 +10,8 @@ from bench.processes import SERVER_CORE
 from bench.results import Column, Table
 from bench.sources import TOKENS
 from turnwire.assembly import SOCKET_WIRES, WIRES
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts.wires import Wire
+from turnwire.core.log.codec import LoggedEvent
 
 PASSES = 20
 

@@ -9,7 +9,7 @@ import acme_sdk as sdk
 from adapter import AcmeAdapter
 
 from turnwire import Event, ToolError, Turn
-from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.tools.invocation import loggable, tool_error_text
 
 

@@ -1,5 +1,5 @@
 from turnwire import Turn, Turnwire, emit
-from turnwire.core.events import StatusEvent
+from turnwire.core.log.events import StatusEvent
 
 
 async def answer(turn: Turn) -> str:

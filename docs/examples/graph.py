@@ -7,7 +7,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from turnwire import Turnwire
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.core.events import StatusEvent
+from turnwire.core.log.events import StatusEvent
 
 
 async def look(state: MessagesState) -> None:

@@ -1,7 +1,7 @@
 from collections.abc import AsyncIterator
 
 from turnwire import Turn, Turnwire, emit
-from turnwire.core.events import Event
+from turnwire.core.log.events import Event
 from turnwire.retrieval import collect_evidence, stream_synthesis
 
 

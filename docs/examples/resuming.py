@@ -1,5 +1,5 @@
 from turnwire import Turn, Turnwire
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
 
 WEATHER = {"Oslo": "snow", "Rome": "sunshine"}
 

@@ -1,7 +1,7 @@
 import asyncio
 
 from turnwire import Turn, Turnwire, emit
-from turnwire.core.events import ToolCallEvent, ToolProgressEvent, ToolResultEvent
+from turnwire.core.log.events import ToolCallEvent, ToolProgressEvent, ToolResultEvent
 
 
 def count_letters(text: str) -> int:

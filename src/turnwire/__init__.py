@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnwire.agents.chat_completions import ChatCompletionsAgent
     from turnwire.app import Turnwire
-    from turnwire.core.approvals import WaitForApproval
-    from turnwire.core.contracts import Agent, Store, Wire
-    from turnwire.core.emit import emit, emit_state
+    from turnwire.core.contracts.agents import Agent
+    from turnwire.core.contracts.stores import Store
+    from turnwire.core.contracts.wires import Wire
     from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError, TurnwireError
-    from turnwire.core.events import (
+    from turnwire.core.journal.turn_journal import journaled
+    from turnwire.core.journal.waits import ask, call_client_tool
+    from turnwire.core.log.approvals import WaitForApproval
+    from turnwire.core.log.emit import emit, emit_state
+    from turnwire.core.log.events import (
         ApprovalRequestEvent,
         ApprovalResponseEvent,
         AttachedFile,
@@ -46,12 +50,10 @@ if TYPE_CHECKING:
         Usage,
         UsageEvent,
     )
-    from turnwire.core.files import read_file
-    from turnwire.core.inputs import take_inputs
-    from turnwire.core.journal import journaled
+    from turnwire.core.log.files import read_file
+    from turnwire.core.log.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.core.model_options import ModelOptions
-    from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
-    from turnwire.core.waits import ask, call_client_tool
+    from turnwire.core.run.inputs import take_inputs
     from turnwire.settings import Settings
     from turnwire.tools import tool
 
@@ -112,55 +114,55 @@ __all__ = [
 
 # Imported when first asked for: a tool that only wants `emit`, or a command line, need not load a web framework.
 _HOMES = {
-    "Agent": "core.contracts",
+    "Agent": "core.contracts.agents",
     "AgentError": "core.errors",
-    "ApprovalRequestEvent": "core.events",
-    "ApprovalResponseEvent": "core.events",
-    "AttachedFile": "core.events",
+    "ApprovalRequestEvent": "core.log.events",
+    "ApprovalResponseEvent": "core.log.events",
+    "AttachedFile": "core.log.events",
     "ChatCompletionsAgent": "agents.chat_completions",
-    "CitationEvent": "core.events",
-    "CustomEvent": "core.events",
-    "DoneEvent": "core.events",
-    "ErrorEvent": "core.events",
-    "Event": "core.events",
-    "HandoffEvent": "core.events",
-    "Hit": "core.events",
-    "Message": "core.turns",
+    "CitationEvent": "core.log.events",
+    "CustomEvent": "core.log.events",
+    "DoneEvent": "core.log.events",
+    "ErrorEvent": "core.log.events",
+    "Event": "core.log.events",
+    "HandoffEvent": "core.log.events",
+    "Hit": "core.log.events",
+    "Message": "core.log.turns",
     "ModelOptions": "core.model_options",
-    "MessageEvent": "core.events",
+    "MessageEvent": "core.log.events",
     "QuestionDeclinedError": "core.errors",
-    "QuestionEvent": "core.events",
-    "ReasoningEvent": "core.events",
-    "ReplyEvent": "core.events",
-    "ResponseEvent": "core.events",
-    "RestartEvent": "core.events",
-    "ReviewEvent": "core.events",
-    "SearchEvent": "core.events",
-    "SessionEvent": "core.events",
+    "QuestionEvent": "core.log.events",
+    "ReasoningEvent": "core.log.events",
+    "ReplyEvent": "core.log.events",
+    "ResponseEvent": "core.log.events",
+    "RestartEvent": "core.log.events",
+    "ReviewEvent": "core.log.events",
+    "SearchEvent": "core.log.events",
+    "SessionEvent": "core.log.events",
     "Settings": "settings",
-    "StatusEvent": "core.events",
-    "Store": "core.contracts",
-    "TokenEvent": "core.events",
-    "ToolCallEvent": "core.events",
+    "StatusEvent": "core.log.events",
+    "Store": "core.contracts.stores",
+    "TokenEvent": "core.log.events",
+    "ToolCallEvent": "core.log.events",
     "ToolError": "core.errors",
-    "ToolProgressEvent": "core.events",
-    "ToolResultEvent": "core.events",
-    "Turn": "core.turns",
-    "TurnRecord": "core.turns",
-    "TurnState": "core.turns",
+    "ToolProgressEvent": "core.log.events",
+    "ToolResultEvent": "core.log.events",
+    "Turn": "core.log.turns",
+    "TurnRecord": "core.log.turns",
+    "TurnState": "core.log.turns",
     "Turnwire": "app",
     "TurnwireError": "core.errors",
-    "Usage": "core.events",
-    "UsageEvent": "core.events",
-    "WaitForApproval": "core.approvals",
-    "Wire": "core.contracts",
-    "ask": "core.waits",
-    "call_client_tool": "core.waits",
-    "emit": "core.emit",
-    "emit_state": "core.emit",
-    "journaled": "core.journal",
-    "read_file": "core.files",
-    "take_inputs": "core.inputs",
+    "Usage": "core.log.events",
+    "UsageEvent": "core.log.events",
+    "WaitForApproval": "core.log.approvals",
+    "Wire": "core.contracts.wires",
+    "ask": "core.journal.waits",
+    "call_client_tool": "core.journal.waits",
+    "emit": "core.log.emit",
+    "emit_state": "core.log.emit",
+    "journaled": "core.journal.turn_journal",
+    "read_file": "core.log.files",
+    "take_inputs": "core.run.inputs",
     "tool": "tools",
 }
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire import __version__, assembly
 from turnwire.agents.loader import FactoryAgents, as_agent
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Accepted, Agent, Store
-from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import Accepted, Store
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turns import TurnRecord, TurnState
+from turnwire.core.run.runner import TurnRequest
 from turnwire.models.openai_client import build_types
 from turnwire.reporting.watchdog import LoopWatchdog
 from turnwire.scheduler.schedule import Schedule

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.loader import load_agent, load_tool
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, HistorySource, Store, Wire
+from turnwire.core.contracts.agents import Agent, HistorySource
+from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
-from turnwire.core.files import MODEL_FILE_TYPES
-from turnwire.core.history import TrimmedHistory
+from turnwire.core.log.files import MODEL_FILE_TYPES
+from turnwire.core.log.history import TrimmedHistory
 from turnwire.core.model_options import SAFE_OPTIONS
-from turnwire.core.runner import TurnRunner
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory

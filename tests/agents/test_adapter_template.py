@@ -11,8 +11,8 @@ from tests.core.desk import completed_answer, lose_worker, open_actor_desk, wait
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, conversation_of, model_server, says
 from turnwire import ask
-from turnwire.core.events import TokenEvent, ToolResultEvent
-from turnwire.core.follow import fold_log
+from turnwire.core.log.events import TokenEvent, ToolResultEvent
+from turnwire.core.log.follow import fold_log
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

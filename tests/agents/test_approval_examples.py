@@ -8,7 +8,7 @@ import pytest
 from tests.contracts.turns import followed
 from tests.scripted_model import ScriptedModel, calls, model_server, says, use_scripted_model
 from tests.serving import serving
-from turnwire.core.events import ToolResultEvent
+from turnwire.core.log.events import ToolResultEvent
 
 __all__ = ["model_server"]
 

@@ -13,9 +13,8 @@ from tests.core.desk import Desk, Gate
 from tests.scripted_model import ScriptedModel, calls, model_server, says, truncates
 from tests.serving import within
 from turnwire.agents.chat_completions import ChatCompletionsAgent
-from turnwire.core.budget import Limits
 from turnwire.core.errors import AgentError, ModelError, ModelUnusableError, ToolError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ErrorEvent,
     Event,
@@ -24,9 +23,10 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import Message, ToolRequest, TurnRecord
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import Message, ToolRequest, TurnRecord
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

@@ -34,11 +34,11 @@ from turnwire.agents.claude.messages import api_messages, tool_use, transcript
 from turnwire.agents.claude.tools import InProcessTools, call_in_process, reporting
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.loader import as_agent
-from turnwire.core.approvals import Decision, WaitForApproval
 from turnwire.core.errors import AgentError, ModelError
-from turnwire.core.events import Event, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.files import LoadedFiles
-from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.core.log.approvals import Decision, WaitForApproval
+from turnwire.core.log.events import Event, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.files import LoadedFiles
+from turnwire.core.log.turns import Message, ToolRequest, Turn
 from turnwire.tools.invocation import ToolOutcome
 
 

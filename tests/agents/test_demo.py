@@ -8,7 +8,7 @@ import pytest
 from tests.core.desk import Desk, Gate, lose_worker, open_actor_desk, wait_until_suspended
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.agents.demo import APPROVE, WATCH, DemoAgent
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -23,7 +23,7 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
 BUY = "buy_tickets"

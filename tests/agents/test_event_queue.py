@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving import PATIENCE, within
 from turnwire.agents.event_queue import EventQueue, run_events
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 TURN = Turn(id="t1", session_id="s1", principal="ann", message="Go")
 

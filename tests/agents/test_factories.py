@@ -15,7 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from tests.contracts.turns import followed
 from turnwire import Turn, Turnwire
 from turnwire.agents.loader import as_agent, load_agent
-from turnwire.core.events import ResponseEvent
+from turnwire.core.log.events import ResponseEvent
 from turnwire.server.messages import MessageBody
 
 

@@ -25,12 +25,12 @@ from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
-from turnwire.core.emit import emit
-from turnwire.core.events import CitationEvent, RestartEvent, TokenEvent
-from turnwire.core.follow import fold_log
-from turnwire.core.fork import CALL_REPEATED, FORKED
-from turnwire.core.runner import ForkRequest
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import CitationEvent, RestartEvent, TokenEvent
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord, TurnState
+from turnwire.core.run.fork import CALL_REPEATED, FORKED
+from turnwire.core.run.runner import ForkRequest
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

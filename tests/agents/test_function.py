@@ -9,12 +9,12 @@ from typing import Any
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, wait_for_events
 from turnwire.agents.loader import as_agent
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, description_of
-from turnwire.core.emit import emit
-from turnwire.core.events import DoneEvent, Event, ResponseEvent, StatusEvent, TokenEvent
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import Turn
+from turnwire.core.contracts.agents import Agent, description_of
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import DoneEvent, Event, ResponseEvent, StatusEvent, TokenEvent
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 from tests.core.desk import open_desk
 from turnwire.agents.loader import GeneratorAgent
-from turnwire.core.contracts import Store
-from turnwire.core.events import Event, StatusEvent, TokenEvent
-from turnwire.core.turns import Turn
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import Event, StatusEvent, TokenEvent
+from turnwire.core.log.turns import Turn
 
 TURN = Turn(id="t1", session_id="s1", principal="ann", message="hello")
 

@@ -36,7 +36,7 @@ from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversa
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.google_adk import GoogleADKAgent
 from turnwire.agents.loader import as_agent
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
     HandoffEvent,
@@ -44,8 +44,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import OPTION_NAMES
-from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

@@ -36,9 +36,9 @@ from tests.core.desk import Gate, open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.loader import as_agent
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import ModelError, ToolError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CustomEvent,
     Event,
     ReasoningEvent,
@@ -49,7 +49,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Message, Turn
+from turnwire.core.log.turns import Message, Turn
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 

@@ -20,12 +20,12 @@ from tests.contracts.test_agent_approvals import events_until_suspended, results
 from tests.core.desk import Desk, open_actor_desk, open_desk, wait_until_suspended
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent, langchain_tools
-from turnwire.core.approvals import Decision
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import InvalidReplyError
-from turnwire.core.events import ApprovalRequestEvent, ErrorEvent, Event, ToolCallEvent, ToolProgressEvent
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import Question, TurnRecord
+from turnwire.core.log.approvals import Decision
+from turnwire.core.log.events import ApprovalRequestEvent, ErrorEvent, Event, ToolCallEvent, ToolProgressEvent
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import Question, TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress, tool
 

@@ -41,9 +41,10 @@ from tests.scripted_model import Request, ScriptedModel, calls, fails, model_ser
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.langgraph.continuation import _record_result, _restore_result
 from turnwire.agents.langgraph.runner import check_hooks
-from turnwire.core.contracts import Store, keeps_journal, resumes
-from turnwire.core.events import RestartEvent, TokenEvent, ToolResultEvent
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.agents import keeps_journal, resumes
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import RestartEvent, TokenEvent, ToolResultEvent
+from turnwire.core.log.turns import TurnRecord
 
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED

@@ -9,7 +9,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
 from langgraph.types import Send
 
 from tests.core.desk import Gate, completed_answer, open_actor_desk
-from turnwire.core.events import InputEvent
+from turnwire.core.log.events import InputEvent
 from turnwire.stores.memory import MemoryStore
 
 

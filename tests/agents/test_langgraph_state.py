@@ -10,7 +10,7 @@ from tests.contracts.test_agent import outcome, text
 from tests.core.desk import open_actor_desk
 from tests.core.test_shared_state import changes
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.core.events import Event
+from turnwire.core.log.events import Event
 from turnwire.stores.memory import MemoryStore
 
 

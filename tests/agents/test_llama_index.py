@@ -35,8 +35,8 @@ from tests.scripted_model import ScriptedModel, calls, conversation_of, model_se
 from tests.serving import until
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
 from turnwire.agents.loader import as_agent
-from turnwire.core.contracts import attachment_types, keeps_journal, resumes, takes_client_tools
-from turnwire.core.events import (
+from turnwire.core.contracts.agents import attachment_types, keeps_journal, resumes, takes_client_tools
+from turnwire.core.log.events import (
     CustomEvent,
     ErrorEvent,
     HandoffEvent,
@@ -46,9 +46,9 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.follow import fold_log
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord
 from turnwire.core.model_options import OPTION_NAMES
-from turnwire.core.turns import TurnRecord
 from turnwire.models.address import ModelAddress
 from turnwire.stores.memory import MemoryStore
 

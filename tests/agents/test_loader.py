@@ -12,7 +12,7 @@ from google.adk.runners import Runner
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.loader import KINDS, FunctionAgent, GeneratorAgent, as_agent, kind_of, load_agent
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 
 def imitation(module: str, name: str) -> Any:

@@ -48,9 +48,8 @@ from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, open_actor_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
-from turnwire.core.budget import Limits
-from turnwire.core.emit import emit
-from turnwire.core.events import (
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     ErrorEvent,
     Event,
     HandoffEvent,
@@ -63,8 +62,9 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.testing.scripted_wires import chat_usage
 from turnwire.tools import progress

@@ -23,9 +23,8 @@ from tests.contracts.test_agent import check_calls_have_results, only, outcome, 
 from tests.contracts.test_agent_approvals import events_until_suspended, results
 from tests.core.desk import Desk
 from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Store
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ErrorEvent,
     HandoffEvent,
@@ -33,7 +32,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.runner import TurnRunner
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

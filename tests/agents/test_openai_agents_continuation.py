@@ -26,10 +26,11 @@ from tests.core.desk import (
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
-from turnwire.core.contracts import Store, keeps_journal, resumes
-from turnwire.core.events import Event, HandoffEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.log import LogLimits
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.contracts.agents import keeps_journal, resumes
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import Event, HandoffEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.turn_log import LogLimits
+from turnwire.core.log.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

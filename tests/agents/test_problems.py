@@ -17,7 +17,7 @@ from turnwire.agents.loader import as_agent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.cli.serve import agent_notes
-from turnwire.core.contracts import problems_of
+from turnwire.core.contracts.agents import problems_of
 
 
 @dataclass

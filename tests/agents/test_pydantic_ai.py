@@ -22,9 +22,9 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.loader import as_agent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.agents.pydantic_ai.messages import sdk_messages
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentError, ModelError, ToolError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CustomEvent,
     Event,
     ReasoningEvent,
@@ -34,8 +34,8 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.files import LoadedFiles
-from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.core.log.files import LoadedFiles
+from turnwire.core.log.turns import Message, ToolRequest, Turn
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 

@@ -15,7 +15,7 @@ from tests.contracts.test_agent import check_calls_have_results, only, outcome, 
 from tests.contracts.test_agent_approvals import events_until_suspended, results
 from tests.core.desk import Desk, open_desk
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
-from turnwire.core.events import ApprovalRequestEvent, ErrorEvent, Event
+from turnwire.core.log.events import ApprovalRequestEvent, ErrorEvent, Event
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

@@ -30,10 +30,11 @@ from tests.core.desk import (
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
-from turnwire.core.contracts import Store, keeps_journal, resumes
-from turnwire.core.events import TokenEvent, ToolResultEvent
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.agents import keeps_journal, resumes
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import TokenEvent, ToolResultEvent
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

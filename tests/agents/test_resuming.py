@@ -20,11 +20,11 @@ from tests.core.desk import (
 )
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
-from turnwire.core.contracts import OnCrash
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.follow import follow
-from turnwire.core.recovery import OUTCOME_UNKNOWN
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.agents import OnCrash
+from turnwire.core.log.events import ApprovalRequestEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.run.recovery import OUTCOME_UNKNOWN
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 

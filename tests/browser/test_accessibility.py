@@ -13,7 +13,7 @@ from tests.server.test_approvals import careful
 from tests.serving import Puppet, Served, quick_settings, serving, within
 from turnwire import Turnwire
 from turnwire.agents.demo import DemoAgent
-from turnwire.core.events import ReviewEvent, SearchEvent, ToolCallEvent
+from turnwire.core.log.events import ReviewEvent, SearchEvent, ToolCallEvent
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 PHONE: Any = {"viewport": {"width": 400, "height": 800}, "has_touch": True, "is_mobile": True}

@@ -15,7 +15,7 @@ from tests.core.desk import Gate
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
 from turnwire import Turn, WaitForApproval, ask, take_inputs
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
     Hit,

@@ -18,7 +18,7 @@ from tests.server.test_approvals import careful
 from tests.serving import Puppet, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
 from turnwire.agents.demo import DemoAgent
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CitationEvent,
     Hit,
     ResponseEvent,

@@ -10,7 +10,7 @@ from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.clients.scenes import play
 from tests.serving import Puppet, Served, within
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     Event,
     ReasoningEvent,
     RestartEvent,

@@ -16,7 +16,7 @@ from tests.clients.test_obsidian import plugin
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import Turnwire
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
 
 __all__ = ["node", "plugin", "vault"]
 

@@ -16,7 +16,7 @@ from tests.clients.scenes import TwoWayAgent, play
 from tests.node_packages import CLIENTS, built
 from tests.server.cutting_proxy import cutting
 from tests.serving import Puppet, within
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, expect
 from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
 from tests.serving import Puppet, saying, until, within
-from turnwire.core.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 
 ELSEWHERE = "https://evil.example/steal"
 HOSTILE = f"""

@@ -6,7 +6,7 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.serving import Client, Puppet, Served
-from turnwire.core.events import CitationEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import CitationEvent, ResponseEvent, ToolCallEvent, ToolResultEvent
 
 ATTACK = '<img src=x onerror="document.title=1"> <script>document.title = 2</script>'
 

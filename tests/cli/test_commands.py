@@ -24,8 +24,8 @@ from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.cli.serve import welcome
 from turnwire.cli.web_server import listen, url_of
-from turnwire.core.events import Event, UsageEvent
-from turnwire.core.follow import follow
+from turnwire.core.log.events import Event, UsageEvent
+from turnwire.core.log.follow import follow
 from turnwire.server.messages import MessageBody
 from turnwire.stores.sqlite import SqliteStore
 

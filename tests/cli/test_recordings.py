@@ -16,8 +16,8 @@ from tests.serving import quick_settings
 from turnwire import Turnwire
 from turnwire.agents.loader import load_agent
 from turnwire.cli import app
-from turnwire.core.follow import follow
-from turnwire.core.recording import decode_recording
+from turnwire.core.log.follow import follow
+from turnwire.recordings.recording import decode_recording
 from turnwire.server.messages import MessageBody
 from turnwire.testing import ScriptedModel, calls, fails, says
 

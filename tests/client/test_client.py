@@ -41,10 +41,10 @@ from turnwire.client import (
     TurnHandle,
     attachment,
 )
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.backoff import Backoff
-from turnwire.core.events import ApprovalRequestEvent, DoneEvent, InputEvent, TokenEvent
-from turnwire.core.inputs import take_inputs
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, DoneEvent, InputEvent, TokenEvent
+from turnwire.core.run.inputs import take_inputs
 
 QUICK = Backoff(first=0.001, longest=0.02)
 PATIENT = ReconnectLimits(give_up_seconds=PATIENCE, request_seconds=PATIENCE, backoff=QUICK, read_timeout=PATIENCE)

@@ -7,7 +7,7 @@ import pytest
 
 from turnwire.client import ClientError, Gap, ReceivedEvent, Reset
 from turnwire.client.frames import FrameReader, SseFrame, sse_frames
-from turnwire.core.events import RestartEvent, TokenEvent
+from turnwire.core.log.events import RestartEvent, TokenEvent
 
 STREAM = (
     b": stream open\n\n"

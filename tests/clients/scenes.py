@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.journal.waits import ask, call_client_tool
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     Event,
@@ -19,8 +20,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Turn
-from turnwire.core.waits import ask, call_client_tool
+from turnwire.core.log.turns import Turn
 
 RICH = "Zürich\u2028 is 🌞 [1], [2].\n"
 """A text with a Unicode line separator and a character outside the basic plane."""

@@ -26,10 +26,10 @@ from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting_proxy import cutting
 from tests.serving import Puppet, Served, within
-from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.events import DoneEvent, Event, Hit, RestartEvent, Usage
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import Turn
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import DoneEvent, Event, Hit, RestartEvent, Usage
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import Turn
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,7 +6,7 @@ from tests.clients.conftest import Run
 from tests.server.conftest import Serve
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying
-from turnwire.core.events import StatusEvent
+from turnwire.core.log.events import StatusEvent
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -18,8 +18,8 @@ from tests.node_packages import CLIENTS, node_with
 from tests.serving import quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import AgentError, Turn, Turnwire
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import (
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     Event,

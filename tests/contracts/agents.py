@@ -41,9 +41,10 @@ from tests.core.desk import Desk
 from tests.examples import runs_all, runs_fast
 from tests.scripted_model import ScriptedModel
 from turnwire.agents.loader import as_agent
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, Store
-from turnwire.core.runner import TurnRunner
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import Store
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses", "gemini", "messages"]

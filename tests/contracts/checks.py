@@ -12,16 +12,16 @@ from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, done, positions, seized, texts, whole_log, write
 from tests.core.desk import lose_worker, open_actor_desk, wait_for_events
 from turnwire.agents.loader import as_agent
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, Store
+from turnwire.core.contracts.stores import JournalEntry, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
-from turnwire.core.events import TokenEvent
-from turnwire.core.journal import current_journal, fingerprint
-from turnwire.core.log import TurnLog
-from turnwire.core.recording import record_turn
-from turnwire.core.replay import replay_turn
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.journal.turn_journal import current_journal, fingerprint
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.people.budget import Limits
+from turnwire.recordings.recording import record_turn
+from turnwire.recordings.replay import replay_turn
 
 
 async def assert_refused(error: type[Exception], write: Any) -> None:

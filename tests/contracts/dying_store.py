@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, wait_until_suspended
-from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal
+from turnwire.core.contracts.stores import AppendRequest, JournalEntry, Refusal
 from turnwire.core.errors import FencedError, TurnNotWaitingError
-from turnwire.core.events import ApprovalRequestEvent
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.events import ApprovalRequestEvent
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.stores.memory import MemoryStore
 
 # A model call that broke off may have written some of these already.

@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, LogReader, Store
+from turnwire.core.contracts.stores import JournalEntry, LogReader, Store
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.memory import MemoryStore, MemoryTables
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore

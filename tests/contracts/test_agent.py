@@ -33,10 +33,9 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
-from turnwire.core.budget import Limits
-from turnwire.core.emit import emit
 from turnwire.core.errors import AttachmentsNotTakenError, ClientToolsNotTakenError, TurnEndedError
-from turnwire.core.events import (
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     AttachedFile,
     DoneEvent,
     ErrorEvent,
@@ -51,8 +50,9 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.testing.scripted_wires import Ending
 from turnwire.tools import progress
 

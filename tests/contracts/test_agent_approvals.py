@@ -21,9 +21,8 @@ from tests.contracts.test_agent import (
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, settle
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from turnwire.core.budget import Limits
 from turnwire.core.errors import ApprovalConflictError, InvalidReplyError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     Event,
@@ -32,7 +31,8 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.tools import progress, tool
 
 __all__ = ["model_server"]

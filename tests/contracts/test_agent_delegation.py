@@ -19,10 +19,10 @@ from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, offered_tools, says
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.langgraph.events import EventRelay
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.emit import emit
-from turnwire.core.events import (
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     CustomEvent,
     Event,
     ResponseEvent,
@@ -32,9 +32,9 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.journal import current_journal
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 

@@ -15,12 +15,12 @@ from tests.contracts.test_agent import outcome, seen
 from tests.core.desk import Desk, lose_worker
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import resumes
+from turnwire.core.contracts.agents import resumes
 from turnwire.core.errors import AttachmentsNotTakenError
-from turnwire.core.events import AttachedFile, MessageEvent, TokenEvent
-from turnwire.core.files import Blob, new_blob
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import AttachedFile, MessageEvent, TokenEvent
+from turnwire.core.log.files import Blob, new_blob
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
 __all__ = ["lost_connections_are_collected", "model_server"]

@@ -13,8 +13,8 @@ from tests.core.desk import lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.events import TokenEvent, ToolCallEvent
-from turnwire.core.follow import fold_log
+from turnwire.core.log.events import TokenEvent, ToolCallEvent
+from turnwire.core.log.follow import fold_log
 from turnwire.core.model_options import OPTION_NAMES, declared_options
 from turnwire.stores.memory import MemoryStore, MemoryTables
 

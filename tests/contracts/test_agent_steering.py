@@ -12,8 +12,8 @@ from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, lose_worker, wait_until_suspended
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from turnwire.core.contracts import resumes
-from turnwire.core.events import (
+from turnwire.core.contracts.agents import resumes
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     DoneEvent,
     Event,
@@ -22,7 +22,7 @@ from turnwire.core.events import (
     TokenEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
 __all__ = ["lost_connections_are_collected", "model_server"]

@@ -16,9 +16,9 @@ from tests.examples import some
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, offered_tools, says
 from turnwire import ask
-from turnwire.core.codec import begins_wait
 from turnwire.core.errors import ClientToolConflictError
-from turnwire.core.events import (
+from turnwire.core.log.codec import begins_wait
+from turnwire.core.log.events import (
     Event,
     QuestionEvent,
     ReplyEvent,
@@ -27,11 +27,11 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import fold_log, follow
-from turnwire.core.recording import decode_recording, encode_recording, record_turn
-from turnwire.core.replay import replay_turn
-from turnwire.core.runner import ForkRequest
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.follow import fold_log, follow
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.run.runner import ForkRequest
+from turnwire.recordings.recording import decode_recording, encode_recording, record_turn
+from turnwire.recordings.replay import replay_turn
 from turnwire.stores.memory import MemoryStore, MemoryTables
 
 __all__ = ["lost_connections_are_collected", "model_server", "slow_queues"]

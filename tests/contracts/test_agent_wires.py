@@ -10,9 +10,9 @@ from tests.contracts.turns import whole_log
 from tests.scripted_model import ScriptedModel, calls, model_server, says, thinks, truncates
 from tests.wires.sse import parse
 from tests.wires.test_three_phase_text import phases
-from turnwire.core.codec import LoggedEvent, decode_event
-from turnwire.core.contracts import Wire
-from turnwire.core.events import DoneEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.contracts.wires import Wire
+from turnwire.core.log.codec import LoggedEvent, decode_event
+from turnwire.core.log.events import DoneEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
 from turnwire.wires.sse_chat.encoder import SseChat
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 

@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import ended, new_session_id
-from turnwire.core.contracts import Annotation, Store
+from turnwire.core.contracts.stores import Annotation, Store
 from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
 from turnwire.core.ids import new_id
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 
 
 def feedback_on(record: TurnRecord, value: str = "up") -> Annotation:

@@ -4,11 +4,11 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, new_session_id, start, write
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Admission, Store
+from turnwire.core.contracts.stores import Admission, Store
 from turnwire.core.errors import FilesFullError, SessionFileNotFoundError, SessionNotFoundError
-from turnwire.core.files import Blob, new_blob
 from turnwire.core.ids import new_id
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.files import Blob, new_blob
 
 PICTURE = new_blob(bytes(range(256)) * 9, "image/png", "ünï \n'; --.png")
 NOTES = new_blob(b"notes", "text/plain")

@@ -8,10 +8,10 @@ import pytest
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, append, claimed, positions, whole_log
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest, Store
-from turnwire.core.events import TokenEvent
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.stores import AppendRequest, Store
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.turns import TurnRecord
 
 # Much longer than any test: what waits for it is not seen within a test, however slow the machine is.
 HOUR = 3600.0

@@ -25,9 +25,10 @@ from tests.scripted_model import Answer, Request, ScriptedModel, calls, conversa
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.loader import as_agent
 from turnwire.core import metrics
-from turnwire.core.codec import LoggedEvent, begins_wait
-from turnwire.core.contracts import JournalEntry, Store
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import JournalEntry, Store
+from turnwire.core.journal.turn_journal import fold_journal
+from turnwire.core.log.codec import LoggedEvent, begins_wait
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -41,11 +42,10 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.journal import fold_journal
-from turnwire.core.log import TurnLog
-from turnwire.core.recovery import BEGUN_AGAIN, OUTCOME_UNKNOWN
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.run.recovery import BEGUN_AGAIN, OUTCOME_UNKNOWN
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, ended, whole_log, write
 from tests.core.desk import Desk, completed_answer, open_actor_desk
-from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, JournalEntry, NewTurn, Store
+from turnwire.core.contracts.stores import Admission, JournalEntry, NewTurn, Store
 from turnwire.core.errors import (
     BadPositionError,
     EventsGoneError,
@@ -17,12 +16,13 @@ from turnwire.core.errors import (
     TooManyTurnsError,
     TurnNotFoundError,
 )
-from turnwire.core.events import SessionEvent, TokenEvent
-from turnwire.core.fork import copied_events
 from turnwire.core.ids import new_id
-from turnwire.core.journal import journaled
-from turnwire.core.runner import ForkRequest
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.journal.turn_journal import journaled
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import SessionEvent, TokenEvent
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.run.fork import copied_events
+from turnwire.core.run.runner import ForkRequest
 
 ENTRY = JournalEntry(kind="model", key="a#0", state="finished", since=2, position=3, result=b'"tea"')
 

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
-from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal, Store
+from turnwire.core.contracts.stores import AppendRequest, JournalEntry, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
-from turnwire.core.journal import TurnJournal
-from turnwire.core.log import TurnLog
+from turnwire.core.journal.turn_journal import TurnJournal
+from turnwire.core.log.turn_log import TurnLog
 from turnwire.stores import rules
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer

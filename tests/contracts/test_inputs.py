@@ -19,15 +19,15 @@ from tests.core.desk import (
     wait_for_events,
 )
 from turnwire import take_inputs
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import FencedError, IdempotencyConflictError, SessionBusyError, SessionNotFoundError
-from turnwire.core.events import DoneEvent, Event, InputEvent, Joined, RestartEvent, TokenEvent
-from turnwire.core.history import transcript
-from turnwire.core.journal import journaled
-from turnwire.core.log import TurnLog
-from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import Message, Turn, TurnRecord
+from turnwire.core.journal.turn_journal import journaled
+from turnwire.core.log.events import DoneEvent, Event, InputEvent, Joined, RestartEvent, TokenEvent
+from turnwire.core.log.history import transcript
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Message, Turn, TurnRecord
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRequest
 
 
 class Listener:

@@ -5,13 +5,13 @@ import pytest
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, seized, started, whole_log, write
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import CallState, JournalEntry, Store, Suspension
+from turnwire.core.contracts.stores import CallState, JournalEntry, Store, Suspension
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.events import ApprovalRequestEvent, TokenEvent, Usage
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.events import ApprovalRequestEvent, TokenEvent, Usage
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 
 
 def entry(key: str, state: CallState = "finished", **fields: object) -> JournalEntry:

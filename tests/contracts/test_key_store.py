@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contracts.stores import StoreBackend
-from turnwire.core.contracts import ApiKey, Store
+from turnwire.core.contracts.stores import ApiKey, Store
 from turnwire.core.errors import KeyNotFoundError
 
 FIRST = ApiKey(id="one", digest="d1", principal="ann", scopes=("read", "write"), created_at=1_000, expires_at=9_000)

@@ -18,13 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.contracts.stores import STORES, StoreBackend
 from tests.contracts.turns import BOUND, append, done, positions, queued_turns, started, types, whole_log
 from tests.examples import examples
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest, Store
+from turnwire.core.contracts.stores import AppendRequest, Store
 from turnwire.core.errors import EventsGoneError, FencedError, PositionError, TurnEndedError
-from turnwire.core.events import TokenEvent
-from turnwire.core.follow import Follower
 from turnwire.core.ids import new_id
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.follow import Follower
+from turnwire.core.log.turns import TurnRecord
 
 T = TypeVar("T")
 FAR_FUTURE = 2**45

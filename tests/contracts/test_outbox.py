@@ -3,8 +3,8 @@
 from tests.contracts.stores import StoreBackend
 from tests.contracts.test_waiting_turns import suspended
 from tests.contracts.turns import claimed, ended, write
-from turnwire.core.contracts import Store
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.turns import TurnRecord
 
 MINUTE = 60_000
 

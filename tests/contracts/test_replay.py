@@ -26,14 +26,14 @@ from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Plan, ScriptedModel, calls, fails, model_server, says, thinks
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Agent, keeps_journal
-from turnwire.core.emit import emit
+from turnwire.core.contracts.agents import Agent, keeps_journal
 from turnwire.core.errors import RecordingError
-from turnwire.core.events import InputEvent, StatusEvent, ToolCallEvent
-from turnwire.core.history import TrimmedHistory
-from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
-from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import InputEvent, StatusEvent, ToolCallEvent
+from turnwire.core.log.history import TrimmedHistory
+from turnwire.recordings.recording import TurnRecording, decode_recording, encode_recording, record_turn
+from turnwire.recordings.replay import ReplayResult, replay_turn, updated_recording
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

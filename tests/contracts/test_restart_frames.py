@@ -4,8 +4,8 @@ import pytest
 
 from tests.contracts.turns import append, claimed, done, whole_log
 from tests.contracts.wires import WIRES
-from turnwire.core.contracts import Wire
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, Event, RestartEvent, TokenEvent
+from turnwire.core.contracts.wires import Wire
+from turnwire.core.log.events import ApprovalRequestEvent, ApprovalResponseEvent, Event, RestartEvent, TokenEvent
 from turnwire.server.errors import HttpError
 from turnwire.server.streams.resume import FRAMES, find_point
 from turnwire.stores.memory import MemoryStore

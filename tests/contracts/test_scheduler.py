@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import new_session_id, write
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentNotFoundError, StoreAwayError
 from turnwire.core.ids import new_id
-from turnwire.core.runner import TurnRequest, TurnRunner
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.scheduler.schedule import Schedule, ScheduleError
 from turnwire.scheduler.service import CONFIGURED, MAX_SCHEDULES, Scheduler
 

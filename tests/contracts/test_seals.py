@@ -11,15 +11,15 @@ from msgspec.structs import replace
 from tests.contracts.stores import MemoryBackend, PostgresBackend, SqliteBackend, StoreBackend
 from tests.contracts.turns import claimed, ended
 from tests.postgres_server import execute, run_aside
-from turnwire.core.budget import Limits
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import JournalEntry, Store
+from turnwire.core.contracts.stores import JournalEntry, Store
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.events import CitationEvent, TokenEvent, ToolCallEvent, ToolResultEvent
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog
-from turnwire.core.seals import Verdict, signature_of, verify_turn
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import CitationEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.seals import Verdict, signature_of, verify_turn
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.stores import lines
 from turnwire.stores.lines import decode_seal, encode_seal, from_entry_lines, from_lines, seal
 

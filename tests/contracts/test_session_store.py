@@ -4,9 +4,9 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, new_session_id, start, started, write
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import SessionBusyError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.events import TokenEvent
+from turnwire.core.log.events import TokenEvent
 
 
 async def test_created_session_is_found(store: Store) -> None:

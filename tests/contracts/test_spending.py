@@ -6,12 +6,12 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, ended, new_session_id, start, started, write
-from turnwire.core.budget import DAY_MS, day_of
-from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, AppendRequest, Budget, Refusal, Store
+from turnwire.core.contracts.stores import Admission, AppendRequest, Budget, Refusal, Store
 from turnwire.core.errors import BudgetSpentError
-from turnwire.core.events import DoneEvent, Outcome, TokenEvent, UsageEvent
-from turnwire.core.state import TurnFold
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import DoneEvent, Outcome, TokenEvent, UsageEvent
+from turnwire.core.log.state import TurnFold
+from turnwire.core.people.budget import DAY_MS, day_of
 
 USAGE = UsageEvent(model="m", input_tokens=30, output_tokens=12, cached_input_tokens=20, reasoning_tokens=5)
 SPENT = Admission(budget=Budget(100, 100, now_ms() + DAY_MS))

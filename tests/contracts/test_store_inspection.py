@@ -2,7 +2,7 @@
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, started
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 
 
 async def test_workers_lists_live_leases(backend: StoreBackend) -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, new_session_id, start, started
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
-from turnwire.core.events import TokenEvent
+from turnwire.core.log.events import TokenEvent
 
 
 async def chain(store: Store, session_id: str) -> list[str]:

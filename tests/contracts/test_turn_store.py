@@ -26,8 +26,7 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
-from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, AppendRequest, Store, TurnFilter, is_short
+from turnwire.core.contracts.stores import Admission, AppendRequest, Store, TurnFilter, is_short
 from turnwire.core.errors import (
     EventsGoneError,
     FencedError,
@@ -38,8 +37,9 @@ from turnwire.core.errors import (
     TurnEndedError,
     TurnNotFoundError,
 )
-from turnwire.core.events import MessageEvent, SessionEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.state import TurnFold
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import MessageEvent, SessionEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.state import TurnFold
 from turnwire.stores import lines
 from turnwire.stores.memory import MemoryStore
 

@@ -7,14 +7,14 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, seized, start, started, write
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Admission, Store, Suspension
+from turnwire.core.contracts.stores import Admission, Store, Suspension
 from turnwire.core.errors import FencedError, SessionBusyError, TurnNotFoundError, TurnNotWaitingError
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, TokenEvent
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import ApprovalRequestEvent, ApprovalResponseEvent, TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 
 
 async def suspended(store: Store, checkpoint: bytes = b"left", **details: Any) -> TurnRecord:

@@ -19,7 +19,7 @@ from tests.core.desk import (
     wait_until_suspended,
 )
 from turnwire import QuestionDeclinedError, ask, call_client_tool, emit, journaled
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import (
     ClientToolConflictError,
     ClientToolsNotTakenError,
@@ -30,7 +30,7 @@ from turnwire.core.errors import (
     ToolError,
     TurnwireError,
 )
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     Event,
     QuestionEvent,
     ReplyEvent,
@@ -39,8 +39,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import Turn, TurnRecord
 
 CHOICE = {"type": "string", "enum": ["red", "blue"]}
 TOOLS = {"client_tools": [{"name": "locate", "description": "Find the user.", "parameters": {"type": "object"}}]}

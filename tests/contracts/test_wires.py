@@ -11,11 +11,11 @@ from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
 from turnwire.assembly import SOCKET_WIRES
-from turnwire.core.codec import LoggedEvent, decode_event, log_event
-from turnwire.core.contracts import Gap, Reconnect, Reset, Wire
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset, Wire
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import RestartEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.log.codec import LoggedEvent, decode_event, log_event
+from turnwire.core.log.events import RestartEvent
+from turnwire.core.log.turns import TurnState
 
 LOG = [log_event(event, position, 1) for position, event in enumerate(FULL, 1)]
 SETTLED = [logged for logged in LOG if not isinstance(logged.event, RestartEvent)]

@@ -16,9 +16,9 @@ from tests.examples import examples
 from tests.wires.sse import parse, parse_carelessly
 from turnwire.assembly import SOCKET_WIRES
 from turnwire.assembly import WIRES as OFFERED
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait
-from turnwire.core.contracts import Wire
-from turnwire.core.events import Event, Outcome, RestartEvent
+from turnwire.core.contracts.wires import Wire
+from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait
+from turnwire.core.log.events import Event, Outcome, RestartEvent
 from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses

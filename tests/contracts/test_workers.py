@@ -20,12 +20,12 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import RUNNABLE, Admission, Command, Store, Suspension
+from turnwire.core.contracts.stores import RUNNABLE, Admission, Command, Store, Suspension
 from turnwire.core.errors import FencedError, LogRewoundError, TurnEndedError, TurnNotFoundError, TurnTakenError
-from turnwire.core.events import StatusEvent, TokenEvent
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.events import StatusEvent, TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 
 INTERRUPT = Admission(on_busy="interrupt")
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Accepted, Admission, AppendRequest, LogReader, NewTurn, Store
-from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
-from turnwire.core.files import Blob
-from turnwire.core.follow import follow
+from turnwire.core.contracts.stores import Accepted, Admission, AppendRequest, LogReader, NewTurn, Store
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import DoneEvent, Event, Outcome, TokenEvent
+from turnwire.core.log.files import Blob
+from turnwire.core.log.follow import follow
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turn_log import TurnLog, opening_events
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 
 # The longest time, in seconds, that a test waits for anything.
 BOUND = 120.0

@@ -1,6 +1,6 @@
 """The wires that the contract suites run over."""
 
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts.wires import Wire
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk.encoder import AiSdk

@@ -7,12 +7,13 @@ from typing import Any
 
 from tests.contracts.turns import BOUND, followed, new_session_id, whole_log
 from turnwire.agents.loader import Answer, GeneratorAgent, as_agent
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, Store
-from turnwire.core.events import ApprovalRequestEvent, DoneEvent, ErrorEvent, Event, ResponseEvent
-from turnwire.core.follow import follow
-from turnwire.core.runner import TurnRequest, TurnRunner
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import ApprovalRequestEvent, DoneEvent, ErrorEvent, Event, ResponseEvent
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 
 AgentEvents = AsyncIterator[Event | str]
 

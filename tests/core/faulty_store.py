@@ -11,7 +11,7 @@ import asyncio
 from typing import Any, Literal
 
 from tests.contracts.turns import BOUND
-from turnwire.core.contracts import AppendRequest, Store
+from turnwire.core.contracts.stores import AppendRequest, Store
 from turnwire.core.errors import StoreError
 
 Fault = Literal["fail", "hang", "lose"]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     AttachedFile,
@@ -35,8 +35,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnState
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnState
 
 # Characters that have broken framings, decoders or line splitters, among ordinary ones.
 HOSTILE = (

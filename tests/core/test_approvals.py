@@ -17,12 +17,13 @@ from tests.core.desk import (
     wait_for_request,
     wait_until_suspended,
 )
-from turnwire.core import codec, execution, suspension
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import ApprovalConflictError, ApprovalNotFoundError, EventRefusedError, TurnNotWaitingError
-from turnwire.core.events import (
+from turnwire.core.ids import new_id
+from turnwire.core.log import codec
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -30,9 +31,10 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.ids import new_id
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.people import suspension
+from turnwire.core.run import execution
 
 
 def approval_request(call_id: str = "c1", **args: Any) -> ApprovalRequestEvent:

@@ -7,12 +7,11 @@ import pytest
 
 from tests.contracts.turns import ended
 from tests.core.desk import AgentEvents, Desk, Gate, open_desk, settle, wait_until_suspended
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.budget import DAY_MS, Spending
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentError, BudgetSpentError, TurnwireError
-from turnwire.core.events import (
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     ErrorEvent,
@@ -25,7 +24,8 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.people.budget import DAY_MS, Spending
 from turnwire.stores.memory import MemoryStore
 
 

@@ -25,13 +25,13 @@ from tests.core.desk import (
     settle,
     start_held_turn,
 )
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Command, Store
+from turnwire.core.contracts.stores import Command, Store
 from turnwire.core.errors import StoreFullError
-from turnwire.core.events import DoneEvent, Usage, UsageEvent
-from turnwire.core.execution import Execution
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import Stop, Turn
+from turnwire.core.log.events import DoneEvent, Usage, UsageEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Stop, Turn
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.execution import Execution
 from turnwire.stores.sqlite.schema import DATABASE_NAME
 
 

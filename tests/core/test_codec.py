@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.samples import texts
-from turnwire.core.codec import ascii_json, clean_text, decode_event, encode_event, encode_token, log_event
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import ascii_json, clean_text, decode_event, encode_event, encode_token, log_event
+from turnwire.core.log.events import (
     CitationEvent,
     CustomEvent,
     DoneEvent,

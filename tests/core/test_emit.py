@@ -8,10 +8,10 @@ import pytest
 
 from tests.contracts.turns import BOUND
 from tests.core.desk import open_desk
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import EventRefusedError, EventTooLargeError, TurnEndedError
-from turnwire.core.events import (
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     DoneEvent,
     Event,
     MessageEvent,
@@ -20,7 +20,7 @@ from turnwire.core.events import (
     StatusEvent,
     ToolProgressEvent,
 )
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 
 def progress(events: list[Event]) -> list[str | None]:

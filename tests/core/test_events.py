@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.core.samples import FULL
-from turnwire.core.codec import decode_event, encode_event
-from turnwire.core.events import Event, ResponseEvent, TokenEvent, UsageEvent
+from turnwire.core.log.codec import decode_event, encode_event
+from turnwire.core.log.events import Event, ResponseEvent, TokenEvent, UsageEvent
 
 EVENTS: tuple[type[Any], ...] = get_args(Event)
 

@@ -8,11 +8,12 @@ import pytest
 
 from tests.contracts.turns import BOUND, followed, seized, types, whole_log, write
 from tests.core.desk import AgentEvents, Gate, echo, event_types, failure, open_actor_desk, open_desk, settle
-from turnwire.core.codec import encode_event
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentError, TurnEndedError
-from turnwire.core.events import (
+from turnwire.core.journal.turn_journal import journaled
+from turnwire.core.log.codec import encode_event
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     CitationEvent,
     CustomEvent,
     DoneEvent,
@@ -28,9 +29,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.execution import Execution
-from turnwire.core.journal import journaled
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
+from turnwire.core.run.execution import Execution
 from turnwire.stores.memory import MemoryStore
 
 # Turns that complete

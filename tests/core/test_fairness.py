@@ -8,7 +8,7 @@ import pytest
 from tests.contracts.turns import BOUND
 from tests.core.desk import settle
 from turnwire.core.errors import TooManyRequestsError
-from turnwire.core.fairness import FairSlots
+from turnwire.core.people.fairness import FairSlots
 
 
 class Desk:

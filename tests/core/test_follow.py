@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.contracts.turns import BOUND, append, claimed, followed, positions, seized
-from turnwire.core import follow as follow_module
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import Wake
+from turnwire.core.contracts.stores import Wake
 from turnwire.core.errors import EventsGoneError, LogRewoundError, StoreError, TurnNotFoundError
-from turnwire.core.events import DoneEvent, TokenEvent
-from turnwire.core.follow import Follower, follow
+from turnwire.core.log import follow as follow_module
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import DoneEvent, TokenEvent
+from turnwire.core.log.follow import Follower, follow
 from turnwire.stores.memory import MemoryStore
 
 LENGTH = 9

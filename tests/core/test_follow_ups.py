@@ -1,7 +1,7 @@
 """The fold of a fork's log that goes on with another message."""
 
-from turnwire.core.codec import log_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
     MessageEvent,
@@ -11,10 +11,10 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.history import transcript
-from turnwire.core.recovery import progress, unfinished_calls
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.log.history import transcript
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import Message, ToolRequest
+from turnwire.core.run.recovery import progress, unfinished_calls
 
 SHARED: tuple[Event, ...] = (
     SessionEvent("s1", "t2", "echo", forked_from="t1", forked_at=7),

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.desk import AgentEvents, Desk, open_desk
-from turnwire.core.contracts import Store
-from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import HISTORY_TRIMMED, Exchange, clip, estimate, exchanges, size, trim
-from turnwire.core.turns import Message, Step, ToolRequest, Turn, TurnState
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.history import HISTORY_TRIMMED, Exchange, clip, estimate, exchanges, size, trim
+from turnwire.core.log.turns import Message, Step, ToolRequest, Turn, TurnState
 
 # Estimates
 

@@ -22,11 +22,12 @@ from tests.core.desk import (
     wait_until_suspended,
 )
 from turnwire.agents.agent_paths import enter_agent, leave_agent
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import Store
+from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fold_journal, journaled
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
     HandoffEvent,
@@ -37,10 +38,9 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.journal import ToolDeniedError, current_journal, fold_journal, journaled
-from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.run.recovery import MOVING_ON, OUTCOME_UNKNOWN
 
 Act = Callable[["Player"], Coroutine[Any, Any, None]]
 

@@ -28,13 +28,13 @@ from tests.core.desk import (
 )
 from tests.core.faulty_store import Fault, FaultyStore
 from turnwire.core.backoff import Backoff
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Store
-from turnwire.core.events import Event, TokenEvent
-from turnwire.core.inputs import take_inputs
-from turnwire.core.log import TurnLog
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import Turn
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import Event, TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.inputs import take_inputs
+from turnwire.core.run.runner import TurnRunner
 
 FAULTS: tuple[Fault, ...] = ("fail", "hang", "lose")
 
@@ -228,7 +228,7 @@ async def test_log_that_is_unreadable_for_good_ends_the_turn(
     async def unreadable(log: TurnLog) -> None:
         raise ValueError("this is no event")
 
-    monkeypatch.setattr("turnwire.core.execution._RETRY", Backoff(first=0.001, longest=0.001))
+    monkeypatch.setattr("turnwire.core.run.execution._RETRY", Backoff(first=0.001, longest=0.001))
     monkeypatch.setattr(TurnLog, "restore", unreadable)
     async with open_desk(cast(Store, faulty), echo) as desk:
         turn = await desk.start()
@@ -238,7 +238,7 @@ async def test_log_that_is_unreadable_for_good_ends_the_turn(
 async def test_shutdown_does_not_wait_for_ever_for_an_end_that_cannot_be_written(
     faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnwire.core.worker._ENDING_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("turnwire.core.run.worker._ENDING_PATIENCE_SECONDS", 0.05)
     async with open_desk(cast(Store, faulty), held) as desk:
         turn, gate = await start_held_turn(desk, None)
         await gate.reached()
@@ -273,7 +273,7 @@ async def test_failing_hand_over_ends_the_turn(store: Store, monkeypatch: pytest
     async def fail(*arguments: object) -> None:
         raise ValueError("not now")
 
-    monkeypatch.setattr("turnwire.core.execution.release_or_suspend", fail)
+    monkeypatch.setattr("turnwire.core.run.execution.release_or_suspend", fail)
     async with open_actor_desk(store, Resumable()) as desk:
         turn = await desk.start()
         await followed(store, turn.id, count=3)

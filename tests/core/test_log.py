@@ -9,9 +9,7 @@ from hypothesis import given
 from tests.contracts.turns import BOUND, positions, types
 from tests.core.desk import settle as run_loop
 from tests.core.samples import texts
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent, encode_event
-from turnwire.core.contracts import AppendRequest, Refusal
+from turnwire.core.contracts.stores import AppendRequest, Refusal
 from turnwire.core.errors import (
     EventRefusedError,
     EventTooLargeError,
@@ -19,9 +17,11 @@ from turnwire.core.errors import (
     TooManyEventsError,
     TurnEndedError,
 )
-from turnwire.core.events import CustomEvent, ErrorEvent, ResponseEvent, StatusEvent, TokenEvent
-from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent, encode_event
+from turnwire.core.log.events import CustomEvent, ErrorEvent, ResponseEvent, StatusEvent, TokenEvent
+from turnwire.core.log.turn_log import TurnLog, opening_events
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 
 RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)
 

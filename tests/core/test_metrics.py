@@ -8,9 +8,9 @@ from tests.contracts.turns import claimed, seized, write
 from tests.core.desk import open_desk
 from turnwire import Turn
 from turnwire.core import metrics
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import FencedError
-from turnwire.core.events import TokenEvent
+from turnwire.core.log.events import TokenEvent
 
 
 async def test_takeovers_and_fenced_appends_are_counted(store: Store) -> None:

@@ -8,10 +8,10 @@ import pytest
 from tests.contracts.turns import BOUND
 from tests.core.desk import Gate, drain, held, open_actor_desk, open_desk, settle, start_held_turn
 from tests.simulated_time import SimulatedTimeLoop
-from turnwire.core import presence
-from turnwire.core.contracts import Store
-from turnwire.core.events import DoneEvent
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.events import DoneEvent
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.run import presence
 from turnwire.stores.memory import MemoryStore
 
 READ = TurnRecord(id="t1", session_id="s1", principal="ann", agent="a", message="hi", disconnect_grace=0)

@@ -20,11 +20,11 @@ from tests.core.desk import (
     wait_until_suspended,
 )
 from turnwire.agents.loader import as_agent
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import (
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     ErrorEvent,
@@ -37,8 +37,8 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
-from turnwire.core.turns import Message, ToolRequest, Turn, TurnRecord
+from turnwire.core.log.turns import Message, ToolRequest, Turn, TurnRecord
+from turnwire.core.run.recovery import MOVING_ON, OUTCOME_UNKNOWN
 
 FIND = ToolCallEvent("c1", "find", {"q": "tea"})
 FOUND = ToolResultEvent("c1", "find", True, "green")

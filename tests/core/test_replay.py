@@ -9,13 +9,13 @@ import pytest
 from tests.contracts.turns import followed
 from tests.core.desk import AgentEvents, Gate, lose_worker, open_actor_desk
 from turnwire.agents.loader import as_agent
-from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, RecordingError
-from turnwire.core.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent
-from turnwire.core.journal import journaled
-from turnwire.core.recording import TurnRecording, decode_recording, encode_recording, record_turn
-from turnwire.core.replay import Difference, ReplayResult, replay_turn
-from turnwire.core.turns import Message, Turn
+from turnwire.core.journal.turn_journal import journaled
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent
+from turnwire.core.log.turns import Message, Turn
+from turnwire.recordings.recording import TurnRecording, decode_recording, encode_recording, record_turn
+from turnwire.recordings.replay import Difference, ReplayResult, replay_turn
 from turnwire.stores.memory import MemoryStore
 
 Answer = Callable[[Turn], AgentEvents]

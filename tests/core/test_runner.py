@@ -7,13 +7,13 @@ import pytest
 
 from tests.contracts.turns import BOUND, types, whole_log
 from tests.core.desk import AgentEvents, Gate, echo, open_desk
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentNotFoundError, SessionBusyError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ResponseEvent,
 )
-from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import Message, Turn
+from turnwire.core.log.turns import Message, Turn
+from turnwire.core.run.runner import TurnRequest
 
 # Starting
 

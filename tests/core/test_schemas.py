@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from turnwire.core.schemas import check_parameters, check_schema, find_problem
+from turnwire.core.people.schemas import check_parameters, check_schema, find_problem
 
 FORM: dict[str, Any] = {
     "type": "object",

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from tests.core.desk import open_desk
 from turnwire import Turn, emit_state
-from turnwire.core.codec import log_event
-from turnwire.core.contracts import Store
-from turnwire.core.events import CustomEvent, Event, RestartEvent, SessionEvent
-from turnwire.core.shared_state import apply_patch, make_patch, state_event
-from turnwire.core.state import TurnFold
+from turnwire.core.contracts.stores import Store
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import CustomEvent, Event, RestartEvent, SessionEvent
+from turnwire.core.log.shared_state import apply_patch, make_patch, state_event
+from turnwire.core.log.state import TurnFold
 
 KEYS = st.text(alphabet="ab/~0", max_size=3)
 VALUES: st.SearchStrategy[Any] = st.recursive(

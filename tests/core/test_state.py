@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import folded
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -29,7 +29,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import Step, TurnState
+from turnwire.core.log.turns import Step, TurnState
 
 DONE = DoneEvent("completed", "s1", "t1")
 

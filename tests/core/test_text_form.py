@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from turnwire.core.schemas import TextForm
+from turnwire.core.people.schemas import TextForm
 
 TITLED = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "b", "title": "Blue"}]}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import folded
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     DoneEvent,
     ErrorEvent,
@@ -17,8 +17,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.history import transcript
-from turnwire.core.turns import Message, ToolRequest, title_from
+from turnwire.core.log.history import transcript
+from turnwire.core.log.turns import Message, ToolRequest, title_from
 
 CUT_SHORT: list[Outcome] = ["cancelled", "failed", "interrupted"]
 CALL = ToolCallEvent("c1", "find", {"q": "x"})

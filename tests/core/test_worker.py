@@ -23,19 +23,19 @@ from tests.core.desk import (
 )
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.agents.loader import GeneratorAgent
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import ShuttingDownError
-from turnwire.core.events import (
+from turnwire.core.ids import new_id
+from turnwire.core.log.events import (
     DoneEvent,
     ErrorEvent,
     TokenEvent,
     Usage,
     UsageEvent,
 )
-from turnwire.core.ids import new_id
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import WORKER_LOST, Turn, TurnRecord
+from turnwire.core.log.turns import WORKER_LOST, Turn, TurnRecord
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from tests.extensions.harness import BASE, LIMITS, LISTENER, PLAIN, STREAMING, running, write_extension
 from tests.serving import Puppet, saying, until, within
 from turnwire import AgentError, channels
-from turnwire.core.codec import now_ms
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
-from turnwire.core.follow import follow
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.follow import follow
 from turnwire.extensions.contract import (
     ChannelProvider,
     ContextProvider,

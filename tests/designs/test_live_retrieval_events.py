@@ -10,7 +10,7 @@ from tests.retrieval.shelf import GREEN, HeldSearcher, collect
 from tests.server.text_client import SEARCH, ask, messages, phases
 from tests.serving import Puppet, error_of, saying, within
 from turnwire import AgentError
-from turnwire.core.events import Event, ReviewEvent, SearchEvent
+from turnwire.core.log.events import Event, ReviewEvent, SearchEvent
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher

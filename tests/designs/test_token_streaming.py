@@ -12,7 +12,7 @@ from tests.scripted_model import ScriptedModel, breaks, says
 from tests.server.text_client import ask, phases
 from tests.serving import within
 from turnwire.core import metrics
-from turnwire.core.events import ResponseEvent
+from turnwire.core.log.events import ResponseEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval import synthesis
 from turnwire.retrieval.collection import collect_evidence

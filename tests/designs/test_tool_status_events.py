@@ -11,8 +11,8 @@ from tests.retrieval.shelf import MakeModel
 from tests.scripted_model import ScriptedModel, calls, fails, says
 from tests.serving import Puppet, within
 from turnwire import AgentError, ChatCompletionsAgent, tool
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.turns import Message
 
 Events = list[tuple[str, dict[str, Any]]]
 

@@ -11,9 +11,9 @@ from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, wr
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
-from turnwire.core.contracts import repeats, resumes, takes_attachments, takes_model
+from turnwire.core.contracts.agents import repeats, resumes, takes_attachments, takes_model
 from turnwire.core.errors import TurnwireError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     MessageEvent,
@@ -23,7 +23,7 @@ from turnwire.core.events import (
     StatusEvent,
     TokenEvent,
 )
-from turnwire.core.follow import follow
+from turnwire.core.log.follow import follow
 from turnwire.extensions.channels import Channel, ChannelStream, TurnListener
 from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep
 from turnwire.extensions.host import detect

@@ -19,7 +19,7 @@ from tests.extensions.harness import (
 )
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import AgentError, Turn
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     HandoffEvent,
     ReviewEvent,
     SearchEvent,
@@ -271,7 +271,7 @@ async def test_cancelled_answer_ends_as_the_channel_supports_it(code: str, end: 
 
 
 async def _committed(kernel: Any, turn_id: str, position: int) -> None:
-    from turnwire.core.follow import follow
+    from turnwire.core.log.follow import follow
 
     following = follow(kernel.turnwire.store, turn_id)
     async with asyncio.timeout(PATIENCE):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.extensions.harness import PLAIN, STREAMING, Running, running, write_extension
 from tests.serving import Puppet, saying, until
-from turnwire.core.codec import now_ms
+from turnwire.core.log.codec import now_ms
 from turnwire.scheduler.schedule import Schedule
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import Turn
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
 from turnwire.extensions.contract import StreamStep
 
 SLOW = (

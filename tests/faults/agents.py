@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import AsyncIterator
 
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import (
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CustomEvent,
     Event,
@@ -19,7 +19,7 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 Output = AsyncIterator[Event | str]
 

@@ -24,9 +24,9 @@ from tests.faults.checks import agree, differ, whole
 from tests.faults.cluster import ServerProcess, StoreName, make_keys
 from tests.faults.users import SimulatedUsers, StartedTurn
 from tests.postgres_server import PostgresServer
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, Store
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import JournalEntry, Store
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -36,8 +36,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import read_all
-from turnwire.core.recovery import MAX_RESTARTS, OUTCOME_UNKNOWN
+from turnwire.core.log.follow import read_all
+from turnwire.core.run.recovery import MAX_RESTARTS, OUTCOME_UNKNOWN
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteStore
 

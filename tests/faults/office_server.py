@@ -11,7 +11,7 @@ from tests.contracts.office import office_tools
 from tests.faults.server import fork_servers
 from turnwire.app import Turnwire
 from turnwire.cli.serve import configure_logging, serve_alone
-from turnwire.core.contracts import Agent
+from turnwire.core.contracts.agents import Agent
 from turnwire.settings import read_settings
 
 _TOOL_SECONDS = 0.15

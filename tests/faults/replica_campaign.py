@@ -19,7 +19,7 @@ import httpx
 from tests.process.server_process import ServerProcess, served
 from tests.process.shared_database import temporary_database
 from turnwire.client import AsyncClient, ReceivedEvent, ReconnectLimits, ServerAddress
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CustomEvent,
     DoneEvent,
     Event,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving import within
 from turnwire.core.errors import ModelError
-from turnwire.core.turns import Message
+from turnwire.core.log.turns import Message
 from turnwire.models.contract import Piece
 from turnwire.models.openai_client import OpenAIModel
 

@@ -29,7 +29,7 @@ from tests.scripted_model import (
 )
 from tests.serving import within
 from turnwire.core.errors import AgentError, ModelErrorCode
-from turnwire.core.events import UsageEvent
+from turnwire.core.log.events import UsageEvent
 from turnwire.models.contract import ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel
 

@@ -11,7 +11,7 @@ from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, calls, garbles, says, thinks
 from tests.serving import until, within
 from turnwire.core.errors import ModelError
-from turnwire.core.events import ReasoningEvent, UsageEvent
+from turnwire.core.log.events import ReasoningEvent, UsageEvent
 from turnwire.models import openai_client
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel

@@ -9,7 +9,7 @@ from tests.models.answers import read_answer
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
 from tests.serving import within
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.models.contract import ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 

@@ -8,7 +8,7 @@ import pytest
 from tests.models.answers import failure, read_answer, text
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
-from turnwire.core.events import UsageEvent
+from turnwire.core.log.events import UsageEvent
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 

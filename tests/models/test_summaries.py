@@ -13,9 +13,9 @@ from tests.scripted_model import Request, ScriptedModel, fails, hangs, says, sil
 from tests.serving import Served, error_of, quick_settings, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import ModelUnusableError
-from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import HISTORY_TRIMMED, estimate, size
-from turnwire.core.turns import Message
+from turnwire.core.log.events import Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.history import HISTORY_TRIMMED, estimate, size
+from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SUMMARISING, SummarisedHistory
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer

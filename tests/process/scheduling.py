@@ -11,9 +11,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from turnwire.core.budget import Limits
-from turnwire.core.runner import TurnRequest, TurnRunner
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.scheduler.schedule import Schedule
 from turnwire.scheduler.service import Scheduler
 from turnwire.stores.postgres import PostgresStore

@@ -21,8 +21,8 @@ import asyncio
 import itertools
 import os
 
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, ToolCallEvent, ToolResultEvent
 
 async def slow(turn):
     """Yield a word every other millisecond, as many as the message says."""

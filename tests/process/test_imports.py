@@ -144,7 +144,7 @@ def test_server_that_answers_a_turn_has_loaded_no_sdk_and_no_editor_protocol(tmp
     command = [sys.executable, "-c", SERVER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, cwd=tmp_path)
     modules = set(json.loads(done.stdout))
-    assert "turnwire.core.execution" in modules
+    assert "turnwire.core.run.execution" in modules
     assert not {module.partition(".")[0] for module in modules} & {*SDKS, *READERS}
     # A2A's routes need no SDK; those of MCP load theirs with the first request.
     optional = {"turnwire.wires.acp", "turnwire.wires.mcp.server", "turnwire.wires.mcp.stdio"}

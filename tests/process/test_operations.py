@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.process.server_process import run, served
 from tests.serving import PATIENCE
-from turnwire.core.codec import LoggedEvent
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.sqlite import SqliteArchive
 
 EXTENSION_FILE = Path("extensions", "mine", "notes.txt")

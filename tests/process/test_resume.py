@@ -32,7 +32,7 @@ DEMO = """
 import asyncio
 
 from turnwire.agents.demo import DemoAgent
-from turnwire.core.approvals import WaitForApproval
+from turnwire.core.log.approvals import WaitForApproval
 
 
 class HeldDemo(DemoAgent):

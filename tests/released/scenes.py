@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwire import AgentError, Turn, WaitForApproval
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     CustomEvent,

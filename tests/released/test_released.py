@@ -47,7 +47,7 @@ PACKAGES = (
     "turnwire.agents.llama_index",
     "turnwire.agents.openai_agents",
     "turnwire.agents.pydantic_ai",
-    "turnwire.core.events",
+    "turnwire.core.log.events",
     "turnwire.client",
     "turnwire.extensions.contract",
     "turnwire.retrieval",

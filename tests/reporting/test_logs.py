@@ -12,8 +12,8 @@ import pytest
 from tests.process.server_process import served
 from tests.serving import quick_settings
 from turnwire import Turn, Turnwire
-from turnwire.core.follow import follow
-from turnwire.core.runner import TurnRequest
+from turnwire.core.log.follow import follow
+from turnwire.core.run.runner import TurnRequest
 from turnwire.reporting.logs import JsonFormatter, TextFormatter
 
 Lines = Callable[[], list[dict[str, Any]]]

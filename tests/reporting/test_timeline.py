@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.contracts.log_strategies import logs
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,

@@ -17,9 +17,9 @@ from tests.reporting.http_receiver import run_receiver
 from tests.reporting.test_timeline import log
 from tests.serving import quick_settings, until
 from turnwire import Turn, Turnwire
-from turnwire.core.codec import log_event
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import (
     DoneEvent,
     ReasoningEvent,
     RestartEvent,
@@ -30,7 +30,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.runner import TurnRequest
+from turnwire.core.run.runner import TurnRequest
 from turnwire.reporting.opentelemetry import spans_of
 
 

@@ -16,10 +16,10 @@ from tests.serving import PATIENCE, quick_settings, until, within
 from turnwire import Settings, Turn, Turnwire, call_client_tool
 from turnwire import ask as ask_user
 from turnwire.core import metrics
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import AgentError
-from turnwire.core.events import UsageEvent
-from turnwire.core.runner import TurnRequest
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import UsageEvent
+from turnwire.core.run.runner import TurnRequest
 from turnwire.scheduler.schedule import Schedule
 
 SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from tests.scripted_model import Failure, ScriptedModel, calls, says
 from tests.serving import PATIENCE
-from turnwire.core.codec import ascii_json
-from turnwire.core.events import CitationEvent, Event, Hit, ResponseEvent, SearchEvent, StatusEvent, TokenEvent
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.events import CitationEvent, Event, Hit, ResponseEvent, SearchEvent, StatusEvent, TokenEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.parser import parse

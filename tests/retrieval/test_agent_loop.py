@@ -39,8 +39,15 @@ from tests.scripted_model import (
 )
 from tests.serving import until, within
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ReasoningEvent, ReviewEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import (
+    ReasoningEvent,
+    ReviewEvent,
+    SearchEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.index.library import Library

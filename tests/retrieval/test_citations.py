@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.shelf import evidence
-from turnwire.core.codec import clean_text
-from turnwire.core.events import CitationEvent
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import CitationEvent
 from turnwire.retrieval.citations import MarkerStream, best_quote, citation_coverage, without_markers
 
 GREEN = "Green tea is brewed at eighty degrees. Hotter water makes it bitter."

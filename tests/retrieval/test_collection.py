@@ -8,10 +8,10 @@ import pytest
 from tests.core.desk import Gate, settle
 from tests.retrieval.shelf import GREEN, NOWHERE, Found, HeldSearcher, collect, of, put
 from tests.serving import within
-from turnwire.core.codec import encode_event
 from turnwire.core.errors import AgentError
-from turnwire.core.events import Event, ReviewEvent, SearchEvent, StatusEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.codec import encode_event
+from turnwire.core.log.events import Event, ReviewEvent, SearchEvent, StatusEvent
+from turnwire.core.log.turns import Message
 from turnwire.retrieval.collection import ROUNDS, collect_evidence
 from turnwire.retrieval.evidence import EvidenceBook
 from turnwire.retrieval.index.library import Library

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts, pdf, word
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
+from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.documents import parser
 from turnwire.retrieval.documents.document import split_document
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of, parse

@@ -21,8 +21,8 @@ from tests.retrieval.shelf import (
     synthesise,
 )
 from tests.scripted_model import ScriptedModel, calls, says
-from turnwire.core.events import ToolCallEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import ToolCallEvent
+from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher

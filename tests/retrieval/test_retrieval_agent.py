@@ -31,7 +31,7 @@ from tests.scripted_model import ScriptedModel, breaks, calls, cuts, fails, hang
 from tests.server.text_client import ask, messages, phases
 from tests.serving import PATIENCE, Served, error_of, quick_settings, serving, until, within
 from turnwire import Turnwire
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CitationEvent,
     DoneEvent,
     Event,
@@ -43,7 +43,7 @@ from turnwire.core.events import (
     ToolCallEvent,
     Usage,
 )
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.agent import RetrievalAgent

@@ -7,7 +7,7 @@ import pytest
 
 from tests.retrieval.shelf import GREEN, KEY, READY, Found, collect, judges, prompt, searches
 from tests.scripted_model import ScriptedModel, breaks, fails, says, too_long, truncates
-from turnwire.core.events import ReviewEvent, UsageEvent
+from turnwire.core.log.events import ReviewEvent, UsageEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
 from turnwire.retrieval.index.library import Library

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.retrieval.shelf import put
-from turnwire.core.turns import Message
+from turnwire.core.log.turns import Message
 from turnwire.retrieval.agent import small_talk_reply
 from turnwire.retrieval.index.library import Library
 

@@ -41,8 +41,8 @@ from tests.scripted_model import (
 )
 from tests.serving import within
 from turnwire.core.errors import AgentError
-from turnwire.core.events import CitationEvent, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import CitationEvent, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
+from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval import synthesis
 from turnwire.retrieval.evidence import RetrievalResult

@@ -51,7 +51,7 @@ from tests.serving import Puppet, quick_settings, saying, serving, within
 from tests.wires.a2a_rules import Task
 from turnwire import Turn, Turnwire, WaitForApproval, ask
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     RestartEvent,

@@ -10,9 +10,9 @@ from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
 from tests.serving import Client, Frame, Puppet, Served, Stream, error_of, saying, within
 from tests.wires.ag_ui_rules import Rules, check
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     RestartEvent,
@@ -20,7 +20,7 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.core.log.turns import Message, ToolRequest, Turn
 
 OPENING = b": stream-open\n\n"
 

@@ -15,7 +15,14 @@ from tests.serving import Puppet, Served, error_of, let_time_pass, saying, withi
 from tests.wires.ui_message import UIMessage
 from turnwire import Turn
 from turnwire.core.errors import AgentError
-from turnwire.core.events import CitationEvent, RestartEvent, SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import (
+    CitationEvent,
+    RestartEvent,
+    SearchEvent,
+    StatusEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from turnwire.stores.postgres import PostgresStore
 
 LINES = (

@@ -12,10 +12,10 @@ from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from tests.wires.ui_message import UIMessage
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import StoreError
-from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
+from turnwire.core.log.turns import Turn
 
 PAY, BUY = {"amount": 40, "account": 1234567890123456789}, {"what": "boat"}
 SHOWN = {"amount": 40.0, "account": 1234567890123456800}

@@ -16,7 +16,14 @@ from tests.server.test_files import DATA_URL, DIGEST, LINK, PICTURE, ai_sdk, des
 from tests.serving import Client, Puppet, Served, error_of, quick_settings, saying, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import AgentError
-from turnwire.core.events import CitationEvent, CustomEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolProgressEvent
+from turnwire.core.log.events import (
+    CitationEvent,
+    CustomEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+)
 
 STEP = {"type": "step-start"}
 

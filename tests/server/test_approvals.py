@@ -9,9 +9,9 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
+from turnwire.core.log.turns import Turn
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:

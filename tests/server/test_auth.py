@@ -13,8 +13,8 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, Served, error_of, within
 from tests.simulated_time import SimulatedTimeLoop
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Scope
+from turnwire.core.contracts.stores import Scope
+from turnwire.core.log.codec import now_ms
 from turnwire.server.auth import KeyRing
 from turnwire.stores.memory import MemoryStore, MemoryTables
 

@@ -9,7 +9,7 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, error_of, quick_settings, saying, serving
 from turnwire import Turnwire
-from turnwire.core.events import ToolCallEvent, UsageEvent
+from turnwire.core.log.events import ToolCallEvent, UsageEvent
 
 ROUTES = (
     "/chat",

@@ -7,7 +7,7 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Puppet, Served, error_of, saying
 from turnwire import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CitationEvent,
     CustomEvent,
     ReasoningEvent,

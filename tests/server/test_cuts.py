@@ -24,8 +24,8 @@ from tests.server.cutting_proxy import cutting
 from tests.server.socket_client import talking
 from tests.server.test_ag_ui import run_input
 from tests.serving import Client, Served, within
-from turnwire.core.events import CitationEvent, Event, StatusEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.events import CitationEvent, Event, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.turns import Turn
 
 CUTS = examples(60)
 PIECES = [f"{number} é " for number in range(150)]

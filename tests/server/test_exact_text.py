@@ -13,7 +13,7 @@ from tests.examples import examples
 from tests.server.conftest import Serve
 from tests.serving import Served, quick_settings, serving
 from turnwire import Turn, Turnwire
-from turnwire.core.codec import clean_text
+from turnwire.core.log.codec import clean_text
 
 TEXTS = [
     'data: {"type":"done","outcome":"completed"}\n\n',

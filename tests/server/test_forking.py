@@ -5,7 +5,7 @@ from typing import Any
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import Client, Puppet, error_of
-from turnwire.core.events import CitationEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import CitationEvent, ToolCallEvent, ToolResultEvent
 
 
 async def answered(server: Client, puppet: Puppet, message: str = "Tea?", **body: Any) -> str:

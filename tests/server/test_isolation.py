@@ -18,7 +18,7 @@ from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, residen
 from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
 from turnwire.cli.web_server import GuardedProtocol
 from turnwire.core import metrics
-from turnwire.core.events import StatusEvent
+from turnwire.core.log.events import StatusEvent
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 from turnwire.server.auth import LOGIN_SECRET_NAME, read_login_secret

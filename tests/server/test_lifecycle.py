@@ -10,7 +10,7 @@ import pytest
 from tests.serving import Puppet, quick_settings
 from turnwire.app import Turnwire
 from turnwire.core.errors import StoreError
-from turnwire.core.runner import TurnRequest
+from turnwire.core.run.runner import TurnRequest
 
 
 class Factory:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, error_of, until
 from turnwire import Turn
-from turnwire.core.log import LogLimits
+from turnwire.core.log.turn_log import LogLimits
 
 
 async def test_more_open_streams_than_allowed_are_refused_until_one_closes(

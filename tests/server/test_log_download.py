@@ -3,7 +3,7 @@
 import json
 
 from tests.serving import Puppet, Served, error_of
-from turnwire.core.follow import PAGE
+from turnwire.core.log.follow import PAGE
 
 
 async def test_a_log_is_downloaded_whole_with_its_times(server: Served, puppet: Puppet) -> None:

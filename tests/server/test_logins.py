@@ -14,7 +14,7 @@ from tests.server.readers import by_user
 from tests.server.test_auth import ALL, holder, operator
 from tests.serving import PATIENCE, Client, Puppet, error_of, quick_settings, serving
 from turnwire import Turnwire
-from turnwire.core.codec import now_ms
+from turnwire.core.log.codec import now_ms
 
 
 class Browser(Client):

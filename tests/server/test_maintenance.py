@@ -8,8 +8,8 @@ import pytest
 from tests.serving import Puppet, quick_settings
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.app import Turnwire
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import StoreError
+from turnwire.core.log.codec import now_ms
 from turnwire.stores.memory import MemoryStore
 
 

@@ -19,8 +19,8 @@ from tests.server.conftest import Serve
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, Served, error_of, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.core.contracts import Scope
-from turnwire.core.events import SearchEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.contracts.stores import Scope
+from turnwire.core.log.events import SearchEvent, ToolCallEvent, ToolResultEvent
 
 Era = Literal["auto", "legacy"]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])

@@ -15,8 +15,8 @@ from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.server.test_slow_readers import LONG, PIECE, all_blocked, stalled_readers
 from tests.serving import PATIENCE, Puppet, Served, error_of, let_time_pass, until
-from turnwire.core.events import StatusEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.events import StatusEvent
+from turnwire.core.log.turns import Turn
 
 Numbers = dict[str, float]
 

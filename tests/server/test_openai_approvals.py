@@ -13,8 +13,8 @@ from tests.server.openai_clients import openai_of
 from tests.server.test_auth import holder
 from tests.serving import PATIENCE, Served, within
 from turnwire import Turn
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:

@@ -15,9 +15,9 @@ from tests.server.openai_clients import openai_error, openai_of
 from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving, within
 from turnwire import Turn, Turnwire
-from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, RestartEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 
 HELLO: Any = [{"role": "user", "content": "hi"}]
 

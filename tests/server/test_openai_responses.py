@@ -16,7 +16,7 @@ from tests.server.openai_clients import openai_of
 from tests.serving import PATIENCE, Puppet, Served, saying, serving, within
 from turnwire import Turn
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CitationEvent,
     ReasoningEvent,
     RestartEvent,

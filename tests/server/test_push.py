@@ -27,9 +27,9 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Client, Puppet, Served, error_of, quick_settings, until
 from turnwire import Turnwire, ask
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent
+from turnwire.core.log.turns import Turn
 from turnwire.server import push
 
 CONTACT = "mailto:operator@example.org"

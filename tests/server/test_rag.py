@@ -10,7 +10,7 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.text_client import ANSWER, LINES, SEARCH, ask, begun, messages, phases, resume
 from tests.serving import Client, Puppet, Served, error_of, saying, until, within
 from turnwire import AgentError
-from turnwire.core.events import StatusEvent, ToolCallEvent
+from turnwire.core.log.events import StatusEvent, ToolCallEvent
 
 
 @pytest.fixture

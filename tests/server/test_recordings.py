@@ -10,8 +10,8 @@ from tests.serving import Client, Served, error_of, within
 from turnwire import Turn, journaled
 from turnwire.agents.loader import as_agent
 from turnwire.cli import app
-from turnwire.core.recording import decode_recording
-from turnwire.core.replay import replay_turn
+from turnwire.recordings.recording import decode_recording
+from turnwire.recordings.replay import replay_turn
 
 SECRET = "a result that nobody is shown"
 

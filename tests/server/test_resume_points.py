@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import BOUND, append, claimed, done
-from turnwire.core.contracts import Accepted
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import Accepted
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     Event,

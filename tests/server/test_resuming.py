@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served, error_of
 from turnwire.assembly import WIRES
-from turnwire.core.codec import now_ms
+from turnwire.core.log.codec import now_ms
 
 
 async def finished(server: Served, puppet: Puppet, *tokens: str) -> tuple[str, list[Frame]]:

@@ -8,7 +8,7 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import Client, Served, error_of, saying
-from turnwire.core.codec import now_ms
+from turnwire.core.log.codec import now_ms
 from turnwire.scheduler.schedule import time_zone
 
 HOUR = 3_600_000

@@ -9,7 +9,7 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import Client, Puppet, Served, error_of
-from turnwire.core.events import CitationEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.events import CitationEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UsageEvent
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_turns_after_the_link_stay_private(
 ) -> None:
     await ended_turn(anna, puppet, message="Shared")
     link = await share(anna)
-    monkeypatch.setattr("turnwire.core.runner.now_ms", lambda: 2**45)  # Accepted later, also on a fast machine.
+    monkeypatch.setattr("turnwire.core.run.runner.now_ms", lambda: 2**45)  # Accepted later, also on a fast machine.
     await ended_turn(anna, puppet, message="Private")
     shared = (await anybody.http.get(f"/v1/shared/{link['token']}")).json()
     assert [turn["message"] for turn in shared["turns"]] == ["Shared"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, let_time_pass, until
-from turnwire.core.events import StatusEvent
+from turnwire.core.log.events import StatusEvent
 
 STALLED = 100
 PIECES = 2_000

@@ -9,7 +9,7 @@ from tests.server.conftest import Serve
 from tests.server.socket_client import talking
 from tests.serving import within
 from turnwire import Turn, take_inputs
-from turnwire.core.events import Event
+from turnwire.core.log.events import Event
 
 
 class Listener:

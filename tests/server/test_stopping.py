@@ -9,7 +9,7 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Puppet, Served, Stream, error_of, within
 from turnwire.core.errors import TurnTakenError
-from turnwire.core.events import ToolCallEvent, UsageEvent
+from turnwire.core.log.events import ToolCallEvent, UsageEvent
 
 
 async def cancel(server: Served, turn_id: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.examples import examples, some
 from tests.server.conftest import Serve, StoreKind
 from tests.server.text_client import CITATION, LINES, SEARCH, begun, finished, messages, phases, resume
 from tests.serving import PATIENCE, Part, Puppet, Served, error_of, let_time_pass, until, within
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CustomEvent,
     ErrorEvent,
     Event,
@@ -25,8 +25,8 @@ from turnwire.core.events import (
     StatusEvent,
     TokenEvent,
 )
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.streams.resume import BYTES, encoder_at, find_point, void_of
 from turnwire.stores.memory import MemoryStore

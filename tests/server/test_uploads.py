@@ -18,7 +18,7 @@ from tests.retrieval.paper import encrypted, pdf, with_part, word
 from tests.server.conftest import Serve
 from tests.server.readers import BOUNDARY, FORM, answer, by_user, form, listed, stored_counts, upload, user
 from tests.serving import Client, Served, error_of, raw_request
-from turnwire.core.contracts import Scope
+from turnwire.core.contracts.stores import Scope
 
 # A form that breaks off leaves its temporary file to the garbage collector; that is the form parser's way.
 pytestmark = [

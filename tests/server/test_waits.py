@@ -11,7 +11,7 @@ from tests.server.socket_client import talking
 from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from turnwire import QuestionDeclinedError, ToolError, ask, call_client_tool
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 CHOICE = {"type": "object", "properties": {"color": {"type": "string", "enum": ["red", "blue"]}}, "required": ["color"]}
 LOCATE: dict[str, Any] = {

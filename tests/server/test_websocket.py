@@ -11,10 +11,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.server.conftest import Serve
 from tests.server.socket_client import Talk, positions, talking, text_of
 from tests.serving import Puppet, Served, error_of, let_time_pass, saying, until, within
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolResultEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Turn
 
 
 async def asking(turn: Turn) -> AsyncIterator[Event | str]:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.serving import PATIENCE, Client, Part, Puppet, Served, within
-from turnwire.core.events import CitationEvent, Event, Hit, SearchEvent, StatusEvent
+from turnwire.core.log.events import CitationEvent, Event, Hit, SearchEvent, StatusEvent
 
 HIT = Hit(1, "tides.md", "tides.md#1", "Tides", text="High water is at noon – 正午.")
 SEARCH = (

@@ -5,12 +5,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 from tests.simulation.ledger import Ledger
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import Agent
-from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
-from turnwire.core.inputs import current_inputs
-from turnwire.core.journal import JournaledCall, ToolDeniedError, current_journal
-from turnwire.core.turns import Turn
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, current_journal
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.turns import Turn
+from turnwire.core.run.inputs import current_inputs
 
 Output = AsyncIterator[Event | str]
 

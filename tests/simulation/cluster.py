@@ -11,9 +11,9 @@ from typing import Any, cast
 from tests.simulation.agents import AgentWorld
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.store import Database, ProcessStore
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Store
-from turnwire.core.runner import TurnRunner
+from turnwire.core.contracts.stores import Store
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import AppendRequest, JournalEntry
-from turnwire.core.events import ApprovalResponseEvent, InputEvent
+from turnwire.core.contracts.stores import AppendRequest, JournalEntry
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import ApprovalResponseEvent, InputEvent
 
 
 class TurnEntry(Struct):

@@ -17,7 +17,9 @@ from contextvars import Context, ContextVar, copy_context
 from types import SimpleNamespace
 from typing import Any
 
-from turnwire.core import codec, ids, log, runner, worker
+from turnwire.core import ids
+from turnwire.core.log import codec, turn_log
+from turnwire.core.run import runner, worker
 from turnwire.server.streams import stream
 from turnwire.stores import rules
 
@@ -198,7 +200,7 @@ def simulated_clock(loop: SimulatedLoop, seed: int) -> Generator[None]:
         (ids, "time", clock),
         (ids, "secrets", SimpleNamespace(randbits=chooser.getrandbits)),
         (ids, "_last", 0),
-        (log, "time_ns", time_ns),
+        (turn_log, "time_ns", time_ns),
         (rules, "time", clock),
         (runner, "time", clock),
         (stream, "monotonic", monotonic),

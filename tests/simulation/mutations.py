@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.simulation.store import ProcessStore
-from turnwire.core.contracts import AppendRequest, Refusal
+from turnwire.core.contracts.stores import AppendRequest, Refusal
 from turnwire.core.errors import PositionError, TurnEndedError
-from turnwire.core.execution import Execution
-from turnwire.core.journal import TurnJournal
-from turnwire.core.log import TurnLog
-from turnwire.core.runner import TurnRunner
-from turnwire.core.worker import TurnWorker
+from turnwire.core.journal.turn_journal import TurnJournal
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.run.execution import Execution
+from turnwire.core.run.runner import TurnRunner
+from turnwire.core.run.worker import TurnWorker
 from turnwire.stores.rules import LogHead
 
 _Patch = tuple[type, str, Any]

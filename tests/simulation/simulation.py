@@ -18,8 +18,8 @@ from tests.simulation.ledger import TurnEntry
 from tests.simulation.loop import SimulatedLoop, StuckError, simulated_clock
 from tests.simulation.store import Database, FaultRates
 from tests.simulation.users import PRINCIPAL, Users
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
-from turnwire.core.state import TurnFold
+from turnwire.core.log.events import ApprovalRequestEvent, ApprovalResponseEvent
+from turnwire.core.log.state import TurnFold
 
 _HEALING_SECONDS = 90.0
 _READING_SECONDS = 30.0

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from tests.simulation.ledger import Ledger
 from tests.simulation.loop import Process, SimulatedLoop
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import AppendRequest, Refusal, Wake
+from turnwire.core.contracts.stores import AppendRequest, Refusal, Wake
 from turnwire.core.errors import StoreAwayError, StoreError
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.rules import Watchers
 

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from tests.simulation.cluster import LIMITS, Cluster, Server, ServerLostError
 from tests.simulation.ledger import Ledger, TurnEntry
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Reset, Wire
+from turnwire.core.contracts.wires import Reset, Wire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.events import RestartEvent
-from turnwire.core.runner import TurnRequest
-from turnwire.core.state import TurnFold
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import RestartEvent
+from turnwire.core.log.state import TurnFold
+from turnwire.core.run.runner import TurnRequest
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import Cursor

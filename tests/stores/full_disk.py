@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.contracts.turns import ended, followed, started, whole_log
 from tests.core.desk import Gate, open_desk
 from turnwire.core.errors import StoreFullError
-from turnwire.core.events import DoneEvent, ErrorEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.events import DoneEvent, ErrorEvent
+from turnwire.core.log.turns import Turn
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.disk import BALLAST_NAME
 

@@ -31,13 +31,13 @@ from tests.contracts.turns import (
 )
 from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
-from turnwire.core.budget import Limits, day_of
-from turnwire.core.codec import log_event
-from turnwire.core.contracts import Annotation, ApiKey, AppendRequest, Suspension, TurnFilter
+from turnwire.core.contracts.stores import Annotation, ApiKey, AppendRequest, Suspension, TurnFilter
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
-from turnwire.core.events import TokenEvent, UsageEvent
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import Turn
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import TokenEvent, UsageEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import Limits, day_of
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore, schema
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
@@ -473,7 +473,7 @@ READER = """
 import asyncio, sys
 from pathlib import Path
 from typing import Any
-from turnwire.core.follow import follow
+from turnwire.core.log.follow import follow
 from turnwire.stores.sqlite import SqliteArchive
 
 async def main():
@@ -538,7 +538,7 @@ import asyncio, sys
 from pathlib import Path
 from typing import Any
 from tests.contracts.turns import append, claimed
-from turnwire.core.events import TokenEvent
+from turnwire.core.log.events import TokenEvent
 from turnwire.stores.sqlite import SqliteStore
 
 async def main():

@@ -8,13 +8,13 @@ import pytest
 
 from tests.contracts.stores import PostgresBackend, SqliteBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
-from turnwire.core.budget import Limits
-from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Store, Suspension
+from turnwire.core.contracts.stores import Annotation, ApiKey, Command, JournalEntry, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
-from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
-from turnwire.core.files import new_blob
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.events import StatusEvent, TokenEvent, UsageEvent
+from turnwire.core.log.files import new_blob
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.stores.postgres.transfer import PostgresImport
 from turnwire.stores.sqlite.transfer import SqliteExport
 from turnwire.stores.transfer import Moved, move

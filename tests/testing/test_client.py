@@ -13,7 +13,7 @@ from pydantic_ai import Agent as PydanticAgent
 
 from tests.contracts.turns import BOUND
 from turnwire import ChatCompletionsAgent, ask, tool
-from turnwire.core.contracts import keeps_journal
+from turnwire.core.contracts.agents import keeps_journal
 from turnwire.core.errors import RecordingError
 from turnwire.testing import ScriptedModel, calls, fails, open_client, recorded_turn, says, scripted_model
 

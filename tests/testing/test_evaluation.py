@@ -9,8 +9,8 @@ from tests.contracts.turns import BOUND
 from tests.testing.test_client import build_langgraph, build_openai_agents, build_own, build_pydantic_ai
 from turnwire import ChatCompletionsAgent, ask, tool
 from turnwire.agents.loader import as_agent
-from turnwire.core.recording import decode_recording, encode_recording
 from turnwire.models.address import locate_model
+from turnwire.recordings.recording import decode_recording, encode_recording
 from turnwire.testing import calls, open_client, says, scripted_model
 from turnwire.testing.evaluation import NOT_RECORDED, evaluate_turn
 

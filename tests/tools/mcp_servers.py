@@ -17,9 +17,9 @@ from tests.scripted_model import ScriptedModel
 from tests.serving import within
 from tests.tools.mcp_server import build
 from turnwire.agents.chat_completions import ChatCompletionsAgent
-from turnwire.core.budget import Limits
-from turnwire.core.events import Event, ToolResultEvent
-from turnwire.core.runner import TurnRunner
+from turnwire.core.log.events import Event, ToolResultEvent
+from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import McpServer
 

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from tests.core.desk import open_desk
 from tests.serving import PATIENCE, within
-from turnwire.core.contracts import Store
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import Event, StatusEvent, ToolProgressEvent, ToolResultEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import Event, StatusEvent, ToolProgressEvent, ToolResultEvent
+from turnwire.core.log.turns import Turn
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import ToolOutcome, progress, run_tool, tool
 

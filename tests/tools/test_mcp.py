@@ -17,9 +17,9 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import PATIENCE, until, within
 from tests.tools.mcp_servers import SCRIPT, open_agent, program, results, web
 from turnwire.core.errors import AgentError, InvalidReplyError
-from turnwire.core.events import DoneEvent, ErrorEvent, QuestionEvent, ToolProgressEvent
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.events import DoneEvent, ErrorEvent, QuestionEvent, ToolProgressEvent
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord
 from turnwire.tools import McpServer, tool
 
 __all__ = ["model_server"]

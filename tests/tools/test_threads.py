@@ -14,8 +14,8 @@ from tests.contracts.agents import AgentCase, case_params
 from tests.contracts.turns import BOUND, followed
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire import Turnwire
-from turnwire.core.emit import enter_turn
-from turnwire.core.events import DoneEvent
+from turnwire.core.log.emit import enter_turn
+from turnwire.core.log.events import DoneEvent
 from turnwire.server.messages import MessageBody
 from turnwire.tools.threads import ToolThreads, TurnExecutor, install_executor, iterate_in_thread
 

@@ -10,11 +10,11 @@ from typing import Any
 from tests.contracts.turns import claimed
 from tests.serving import Served, quick_settings, saying, serving, within
 from turnwire import Turnwire
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest
-from turnwire.core.events import DoneEvent, Event
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.stores import AppendRequest
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import DoneEvent, Event
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
 
 _LEASE_SECONDS = 3_600

@@ -19,9 +19,17 @@ from tests.examples import examples
 from tests.serving import until, within
 from tests.wires.served_log import ServedLog, served_log
 from turnwire.client import AsyncClient
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import CustomEvent, DoneEvent, Event, QuestionEvent, RestartEvent, TokenEvent, ToolCallEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
+    CustomEvent,
+    DoneEvent,
+    Event,
+    QuestionEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+)
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.acp.agent import AcpAgent
 from turnwire.wires.acp.connection import RpcConnection, RpcError
 from turnwire.wires.acp.encoder import Positioned, SessionUpdates, Update, standing_events, state_updates

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.core.samples import FULL, logged, texts
 from tests.wires.ag_ui_rules import Rules, check, frames_of
 from tests.wires.sse import parse, parse_carelessly
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -37,7 +37,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.ag_ui.encoder import AgUi
 
 WIRE = AgUi()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.core.samples import FULL, logged, texts
 from tests.wires.sse import parse, parse_carelessly
 from tests.wires.ui_message import UIMessage
-from turnwire.core.codec import LoggedEvent, clean_text
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, clean_text
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,

@@ -15,9 +15,9 @@ from tests.contracts.turn_summary import fold
 from tests.examples import examples
 from tests.serving import until, within
 from tests.wires.served_log import ServedLog, served_log
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import TokenEvent
-from turnwire.core.state import TurnFold
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.state import TurnFold
 from turnwire.wires.mcp.encoder import progress_lines, turn_content, turn_id_of, turn_text
 from turnwire.wires.progress import status_of
 

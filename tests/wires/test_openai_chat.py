@@ -10,10 +10,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.core.samples import FULL, folded, logged, texts
 from tests.wires.sse import parse, parse_carelessly
-from turnwire.core.codec import clean_text
-from turnwire.core.contracts import Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -30,7 +30,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
 
 WIRE = OpenAIChat()

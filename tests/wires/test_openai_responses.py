@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from tests.core.samples import FULL, OPENING, logged, texts
 from tests.wires.sse import parse, parse_carelessly
-from turnwire.core.codec import LoggedEvent, clean_text
-from turnwire.core.contracts import Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, clean_text
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -33,8 +33,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnState
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.openai.frames import (
     ECHOED,
     parse_response_id,

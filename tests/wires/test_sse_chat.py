@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.core.samples import texts
 from tests.wires.sse import parse, parse_carelessly
-from turnwire.core.codec import log_event
-from turnwire.core.contracts import Gap, Reconnect, Reset
-from turnwire.core.events import CustomEvent, Event, StatusEvent, TokenEvent, ToolCallEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import CustomEvent, Event, StatusEvent, TokenEvent, ToolCallEvent
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame, frame
 from turnwire.wires.sse_chat.encoder import SseChat
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import FULL, logged, texts
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     CitationEvent,
     CustomEvent,
     DoneEvent,
@@ -31,7 +31,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 
 WIRE = ThreePhaseText()

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from turnwire.core.codec import log_event
-from turnwire.core.contracts import Gap, Reconnect, Reset
-from turnwire.core.events import DoneEvent, RestartEvent, TokenEvent, ToolProgressEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.wires import Gap, Reconnect, Reset
+from turnwire.core.log.codec import log_event
+from turnwire.core.log.events import DoneEvent, RestartEvent, TokenEvent, ToolProgressEvent
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.websocket.encoder import WebSocket, message
 
 WIRE = WebSocket("t1")

@@ -1,1 +1,1 @@
-"""Any agent in: each module makes one kind of agent into `core.contracts.Agent`."""
+"""Any agent in: each module makes one kind of agent into `core.contracts.agents.Agent`."""

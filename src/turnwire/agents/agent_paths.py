@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import chain, count
 from threading import Lock
 
-from turnwire.core.emit import current_turn
-from turnwire.core.journal import current_journal
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.log.emit import current_turn
 from turnwire.tools.invocation import running_call_id
 
 Path = tuple[str, ...]

@@ -16,18 +16,18 @@ import msgspec
 from msgspec import Struct, structs
 
 from turnwire.agents.text_tool_calls import TextToolCalls
-from turnwire.core.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
-from turnwire.core.files import MODEL_FILE_TYPES, user_message
-from turnwire.core.history import PARAGRAPH, add_messages
 from turnwire.core.ids import new_id
-from turnwire.core.inputs import TurnInputs, current_inputs
-from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.journal.waits import ClientTool, check_names, client_tools
+from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
+from turnwire.core.log.files import MODEL_FILE_TYPES, user_message
+from turnwire.core.log.history import PARAGRAPH, add_messages
+from turnwire.core.log.turns import Message, ToolRequest, Turn
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
-from turnwire.core.turns import Message, ToolRequest, Turn
-from turnwire.core.waits import ClientTool, check_names, client_tools
+from turnwire.core.run.inputs import TurnInputs, current_inputs
 from turnwire.models.address import ModelAddress
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import OnCrash
-from turnwire.core.events import (
+from turnwire.core.contracts.agents import OnCrash
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     Event,
@@ -26,7 +26,7 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import Turn
+from turnwire.core.log.turns import Turn
 
 WATCH = "Plan a day on the island. Take your time, so that I can reload the page."
 APPROVE = "Buy two ferry tickets. Wait for my approval first."
@@ -230,7 +230,7 @@ An agent that does this is a function that yields text and events:
 
 ```python
 from turnwire import Turn, Turnwire
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
 
 
 async def answer(turn: Turn):

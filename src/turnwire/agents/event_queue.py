@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from turnwire.agents.agent_paths import Path, enter_agent
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import AgentError, TurnwireError
-from turnwire.core.events import Event, EventBase, UsageEvent
-from turnwire.core.journal import TurnJournal, current_journal
-from turnwire.core.turns import Turn
+from turnwire.core.journal.turn_journal import TurnJournal, current_journal
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.emit import emit, wait_for_room
+from turnwire.core.log.events import Event, EventBase, UsageEvent
+from turnwire.core.log.turns import Turn
 
 _MAX_QUEUED_EVENTS = 256
 _CLEAN_UP_SECONDS = 3.0

@@ -26,7 +26,7 @@ from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from turnwire.core.contracts import (
+from turnwire.core.contracts.agents import (
     Agent,
     OnCrash,
     attachment_types,
@@ -35,9 +35,9 @@ from turnwire.core.contracts import (
     starters_of,
     takes_client_tools,
 )
-from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import declared_options, output_schema
-from turnwire.core.turns import Turn
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
 
 logger = logging.getLogger("turnwire.agents")

@@ -172,7 +172,7 @@ def compare(
 
 async def _compare(questions: list[str], settings: "Settings", review: bool, kept: Path | None) -> None:
     from turnwire import __version__
-    from turnwire.core.codec import now_ms
+    from turnwire.core.log.codec import now_ms
     from turnwire.server.auth import LOCAL_PRINCIPAL
     from turnwire.testing.comparisons import MODES, KeptComparison, keep
     from turnwire.testing.evaluation import figures_of

@@ -17,9 +17,9 @@ from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import load_agents
 from turnwire.client import ReceivedEvent, ServerAddress, TurnUpdate
-from turnwire.core.contracts import OnBusy
+from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import TurnwireError
-from turnwire.core.follow import follow
+from turnwire.core.log.follow import follow
 from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.messages import MessageBody
 from turnwire.settings import Settings

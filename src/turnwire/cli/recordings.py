@@ -18,9 +18,9 @@ from turnwire.cli.options import Data, Key, Url, fail, load_agents, load_setting
 from turnwire.cli.turns import TurnId, find_turn, known_turn_id, opened_archive
 
 if TYPE_CHECKING:
-    from turnwire.core.contracts import Agent
-    from turnwire.core.recording import TurnRecording
-    from turnwire.core.replay import ReplayResult
+    from turnwire.core.contracts.agents import Agent
+    from turnwire.recordings.recording import TurnRecording
+    from turnwire.recordings.replay import ReplayResult
     from turnwire.settings import Settings
     from turnwire.testing.client import AgentClient
     from turnwire.testing.evaluation import TurnComparison
@@ -64,7 +64,7 @@ def record(
     config: Config = None,
 ) -> None:
     """Write a past turn to a file, with its log and its journal, for replays and evaluations."""
-    from turnwire.core.recording import decode_recording, encode_recording
+    from turnwire.recordings.recording import decode_recording, encode_recording
 
     settings = load_settings(config, data=data)
     body = _run(_download(url, key, turn)) if url is not None else _read(settings, data, turn)
@@ -81,7 +81,7 @@ def record(
 
 
 def _read(settings: "Settings", data: Path, turn_id: str | None) -> bytes:
-    from turnwire.core.recording import encode_recording, record_turn, recorded_history
+    from turnwire.recordings.recording import encode_recording, record_turn, recorded_history
 
     with opened_archive(data) as archive:
         record = find_turn(archive, turn_id)
@@ -102,7 +102,7 @@ async def _download(url: str, key: str | None, turn: str | None) -> bytes:
 
 async def _with_requests(recording: "TurnRecording", agent: str, settings: "Settings") -> "TurnRecording":
     """Add the text of the requests by a replay: equal fingerprints prove that they are the recorded ones."""
-    from turnwire.core.replay import replay_turn, updated_recording
+    from turnwire.recordings.replay import replay_turn, updated_recording
 
     async with _opened_agents(agent, settings) as (client, name):
         replay = await replay_turn(recording, client.turnwire.agents[name])
@@ -154,7 +154,7 @@ def replay(
 async def _replay_all(
     recordings: "dict[Path, TurnRecording]", agent: str, settings: "Settings", *, compare_prompts: bool
 ) -> "dict[Path, ReplayResult]":
-    from turnwire.core.replay import replay_turn
+    from turnwire.recordings.replay import replay_turn
 
     async with _opened_agents(agent, settings) as (client, name):
         target = client.turnwire.agents[name]
@@ -165,8 +165,8 @@ async def _replay_all(
 
 
 def _update(path: Path, recording: "TurnRecording", replay: "ReplayResult") -> None:
-    from turnwire.core.recording import encode_recording
-    from turnwire.core.replay import updated_recording
+    from turnwire.recordings.recording import encode_recording
+    from turnwire.recordings.replay import updated_recording
 
     path.write_bytes(encode_recording(updated_recording(recording, replay)))
 
@@ -411,7 +411,7 @@ def _need_no_key() -> None:
 
 
 def _load(path: Path) -> "TurnRecording":
-    from turnwire.core.recording import decode_recording
+    from turnwire.recordings.recording import decode_recording
 
     return _checked(lambda: decode_recording(path.read_bytes()), f"{path}: ")
 

@@ -419,7 +419,7 @@ def agent_notes(turnwire: "Turnwire") -> list[str]:
     """Return lines of markup about what the agents lack, such as a key."""
     from rich.markup import escape
 
-    from turnwire.core.contracts import problems_of
+    from turnwire.core.contracts.agents import problems_of
 
     return [
         f"[bold red]The agent {escape(name)} may fail:[/] {escape(problem)}"

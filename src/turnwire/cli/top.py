@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from turnwire.client import ServerAddress
-    from turnwire.core.turns import TurnRecord
+    from turnwire.core.log.turns import TurnRecord
     from turnwire.stores.postgres.transfer import PostgresArchive
 
 _COLOURS = {"running": "green", "waiting": "magenta", "queued": "yellow"}
@@ -115,7 +115,7 @@ def _open_database(url: str) -> "PostgresArchive":
 
 
 def _read_database(database: "PostgresArchive") -> Snapshot:
-    from turnwire.core.codec import time_text
+    from turnwire.core.log.codec import time_text
 
     workers = [
         {
@@ -132,7 +132,7 @@ def _read_database(database: "PostgresArchive") -> Snapshot:
 
 
 def _turns(records: "Sequence[TurnRecord]") -> list[Snapshot]:
-    from turnwire.core.codec import time_text
+    from turnwire.core.log.codec import time_text
 
     return [
         {

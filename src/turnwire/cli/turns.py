@@ -32,8 +32,8 @@ from turnwire.cli.options import (
 if TYPE_CHECKING:
     from turnwire.cli.options import Archive
     from turnwire.client import AsyncClient
-    from turnwire.core.codec import LoggedEvent
-    from turnwire.core.turns import TurnRecord
+    from turnwire.core.log.codec import LoggedEvent
+    from turnwire.core.log.turns import TurnRecord
     from turnwire.reporting.timeline import Cost, Timeline
     from turnwire.settings import ModelPrice
     from turnwire.stores.sqlite import SqliteArchive
@@ -211,7 +211,7 @@ def find_turn(archive: "Archive", turn_id: str | None) -> "TurnRecord":
 
 
 async def _follow(archive: "Archive", turn_id: str, after: int, show: "Callable[[LoggedEvent], None]") -> None:
-    from turnwire.core.follow import follow
+    from turnwire.core.log.follow import follow
 
     async for events in follow(archive, turn_id, after):
         for logged in events:
@@ -243,7 +243,7 @@ def _pretty_printer() -> "Callable[[LoggedEvent], None]":
     from rich.console import Console
     from rich.text import Text
 
-    from turnwire.core.events import TokenEvent
+    from turnwire.core.log.events import TokenEvent
 
     console = Console(highlight=False)
     in_text = False
@@ -300,8 +300,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read_timeline(data: Path, turn_id: str | None, database_url: str | None) -> "tuple[Timeline, Prices]":
-    from turnwire.core.codec import LoggedEvent, now_ms
-    from turnwire.core.follow import read_all
+    from turnwire.core.log.codec import LoggedEvent, now_ms
+    from turnwire.core.log.follow import read_all
     from turnwire.reporting.timeline import timeline_of
 
     with _opened_logs(data, database_url) as archive:
@@ -327,7 +327,7 @@ async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timel
     import msgspec
 
     from turnwire.client import ServerAddress
-    from turnwire.core.codec import LoggedEvent, now_ms
+    from turnwire.core.log.codec import LoggedEvent, now_ms
     from turnwire.reporting.timeline import timeline_of
     from turnwire.settings import ModelPrice
 

@@ -14,10 +14,10 @@ from turnwire.cli.options import Data, complete_id, fail, load_settings, open_ar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from turnwire.core.codec import LoggedEvent
-    from turnwire.core.contracts import JournalEntry, Seal
-    from turnwire.core.seals import Verdict
-    from turnwire.core.turns import TurnRecord, TurnState
+    from turnwire.core.contracts.stores import JournalEntry, Seal
+    from turnwire.core.log.codec import LoggedEvent
+    from turnwire.core.log.seals import Verdict
+    from turnwire.core.log.turns import TurnRecord, TurnState
     from turnwire.stores.sqlite import SqliteArchive
 
 _PAGE = 200
@@ -107,7 +107,7 @@ async def _opened(data: Path, url: str | None) -> "AsyncGenerator[_Archive]":
 async def _verify(data: Path, url: str | None, turn: str | None, keys: list[bytes], *, as_json: bool) -> Counter[str]:
     from msgspec.structs import asdict, replace
 
-    from turnwire.core.seals import Verdict, verify_turn
+    from turnwire.core.log.seals import Verdict, verify_turn
     from turnwire.stores import lines
 
     counts: Counter[str] = Counter()

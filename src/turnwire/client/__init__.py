@@ -24,7 +24,7 @@ from turnwire.client.values import (
     TurnUpdate,
     attachment,
 )
-from turnwire.core.contracts import Gap, Reset
+from turnwire.core.contracts.wires import Gap, Reset
 
 __all__ = [
     "AsyncClient",

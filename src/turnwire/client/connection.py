@@ -10,7 +10,7 @@ import httpx
 
 from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
 from turnwire.client.values import ServerAddress
-from turnwire.core.codec import clean_text
+from turnwire.core.log.codec import clean_text
 
 _CONNECT_SECONDS = 10.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from turnwire.client.errors import ClientError
 from turnwire.client.values import ReceivedEvent
-from turnwire.core.codec import decode_event
-from turnwire.core.contracts import Gap, Reset
-from turnwire.core.events import DoneEvent, Event, RestartEvent, TokenEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.wires import Gap, Reset
+from turnwire.core.log.codec import decode_event
+from turnwire.core.log.events import DoneEvent, Event, RestartEvent, TokenEvent
+from turnwire.core.log.turns import TurnState
 
 
 class SseFrame(Struct, frozen=True):

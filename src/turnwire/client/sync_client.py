@@ -22,9 +22,10 @@ from turnwire.client.values import (
     TurnSummary,
     TurnUpdate,
 )
-from turnwire.core.contracts import Gap, OnBusy, Reset
-from turnwire.core.events import Event
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.contracts.wires import Gap, Reset
+from turnwire.core.log.events import Event
+from turnwire.core.log.turns import TurnState
 
 T = TypeVar("T")
 

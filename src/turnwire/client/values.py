@@ -8,9 +8,10 @@ from typing import Any, Literal, TypedDict
 from msgspec import Struct
 
 from turnwire.core.backoff import Backoff
-from turnwire.core.contracts import Gap, OnBusy, Reset
-from turnwire.core.events import Event
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.contracts.wires import Gap, Reset
+from turnwire.core.log.events import Event
+from turnwire.core.log.turns import TurnState
 
 DEFAULT_URL = "http://127.0.0.1:8420"
 

@@ -1,6 +1,9 @@
-"""The core of Turnwire, independent of any framework.
+"""The core of Turnwire, independent of any framework, in rooms that know only the rooms below them.
 
-A turn is a task that writes events to a log; readers follow the log. `events` defines the events, `log` and `follow`
-write and read logs, `runner`, `worker` and `execution` run turns, and `contracts` has the interfaces of agents, stores
-and wires.
+- `run`: runs turns: runner, worker, execution, recovery, forks
+- `journal`: records the calls of a turn, so that it can continue, and lets it wait for answers
+- `people`: budgets, fair shares, and the answers of people
+- `log`: events, and how they are written, followed and folded
+
+`contracts` has the interfaces of agents, stores and wires.
 """

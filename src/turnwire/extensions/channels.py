@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import OnBusy, Store
+from turnwire.core.contracts.stores import OnBusy, Store
 from turnwire.core.errors import EventsGoneError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     Event,
@@ -26,9 +26,9 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnState
+from turnwire.core.log.follow import follow
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import call, reason
 from turnwire.extensions.contract import (
     ApprovalAsk,

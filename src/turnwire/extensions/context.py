@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from turnwire.core.errors import ShuttingDownError
-from turnwire.core.files import Blob
+from turnwire.core.log.files import Blob
 from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.journal import EventBus

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from turnwire.core.files import Blob
+from turnwire.core.log.files import Blob
 from turnwire.tools import Tool
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class ApprovalAsk(Struct, frozen=True, kw_only=True):
 class QuestionAsk(Struct, frozen=True, kw_only=True):
     """A question of a turn to a person; `turn_id` and `question_id` go back with the reply.
 
-    `schema` is the JSON schema of the value, as `core.schemas` allows it; None takes any value.
+    `schema` is the JSON schema of the value, as `core.people.schemas` allows it; None takes any value.
     """
 
     turn_id: str
@@ -154,7 +154,7 @@ class ExtensionContext(Protocol):
         From then on the source of the message may forget it: the answer comes back to this channel, after a crash too.
         `principal` owns the turn, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
         message: it is answered once. The messages of one `user_id` are answered one after the other. `attachments` are
-        its files, which `turnwire.core.files.new_blob` makes.
+        its files, which `turnwire.core.log.files.new_blob` makes.
         """
         ...
 

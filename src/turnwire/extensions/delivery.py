@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from turnwire.core.backoff import Backoff
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, StoreError, TurnwireError
-from turnwire.core.turns import TurnState
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import NO_AGENT, Channel, ChannelStream, TurnListener, error_text, final_text
 from turnwire.extensions.journal import EventBus, Journal, record_event

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turnwire.core.backoff import Backoff
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError, TurnwireError
+from turnwire.core.log.codec import now_ms
 from turnwire.extensions.calls import KernelLimits, call, cancel_all, reason
 from turnwire.extensions.contract import Subscriber, Topic
 from turnwire.extensions.tables import SharedTables

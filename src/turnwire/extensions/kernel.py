@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from turnwire.core.contracts import Agent, Store
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import StoreError
-from turnwire.core.runner import TurnRunner
+from turnwire.core.run.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.context import Context

@@ -14,15 +14,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.codec import clean_text, now_ms
-from turnwire.core.contracts import (
-    Accepted,
+from turnwire.core.contracts.agents import (
     Agent,
-    Annotation,
-    OnBusy,
     OnCrash,
     OnDivergence,
-    Store,
     attachment_types,
     continues_diverged,
     keeps_journal,
@@ -32,6 +27,7 @@ from turnwire.core.contracts import (
     takes_model,
     tool_names,
 )
+from turnwire.core.contracts.stores import Accepted, Annotation, OnBusy, Store
 from turnwire.core.errors import (
     AgentError,
     NoAgentError,
@@ -41,12 +37,13 @@ from turnwire.core.errors import (
     ShuttingDownError,
     TurnwireError,
 )
-from turnwire.core.events import AttachedFile, Event
-from turnwire.core.files import Blob
 from turnwire.core.ids import new_id
+from turnwire.core.log.codec import clean_text, now_ms
+from turnwire.core.log.events import AttachedFile, Event
+from turnwire.core.log.files import Blob
+from turnwire.core.log.turns import Turn, TurnState
 from turnwire.core.model_options import declared_options, output_schema
-from turnwire.core.runner import TurnRequest, TurnRunner
-from turnwire.core.turns import Turn, TurnState
+from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.extensions.calls import Background, KernelLimits, call, reason
 from turnwire.extensions.channels import NO_AGENT, Channel, TurnListener, final_text
 from turnwire.extensions.contract import ContextProvider, OnChunk, OnToolCall, StreamStep

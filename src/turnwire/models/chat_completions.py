@@ -11,12 +11,12 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
-from turnwire.core.events import ReasoningEvent, UsageEvent
-from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import ReasoningEvent, UsageEvent
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.core.model_options import AnswerFormat, ModelOptions, NamedTool
-from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import unfinished
 

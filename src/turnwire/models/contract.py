@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from turnwire.core.events import ReasoningEvent, UsageEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import ReasoningEvent, UsageEvent
+from turnwire.core.log.turns import Message
 
 
 class ToolSpec(Struct, frozen=True):

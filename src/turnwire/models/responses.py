@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
-from turnwire.core.events import ReasoningEvent
-from turnwire.core.files import LoadedFile, LoadedFiles
 from turnwire.core.ids import new_id
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import ReasoningEvent
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
 from turnwire.core.model_options import ModelOptions, NamedTool
-from turnwire.core.turns import Message
 from turnwire.models.chat_completions import (
     InputDetails,
     OutputDetails,

@@ -13,12 +13,12 @@ from weakref import WeakValueDictionary
 
 from msgspec import json
 
-from turnwire.core.contracts import TurnStore
-from turnwire.core.emit import emit
+from turnwire.core.contracts.stores import TurnStore
 from turnwire.core.errors import ModelError
-from turnwire.core.events import StatusEvent, UsageEvent
-from turnwire.core.history import HISTORY_TRIMMED, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
-from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import StatusEvent, UsageEvent
+from turnwire.core.log.history import HISTORY_TRIMMED, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
+from turnwire.core.log.turns import Message, TurnRecord, TurnState
 from turnwire.models.contract import Model
 
 logger = logging.getLogger("turnwire.models")

@@ -12,7 +12,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from turnwire.core.emit import current_turn
+from turnwire.core.log.emit import current_turn
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

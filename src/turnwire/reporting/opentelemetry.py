@@ -25,9 +25,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import LogReader
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -43,8 +43,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.follow import read_all
-from turnwire.core.state import add_usage
+from turnwire.core.log.follow import read_all
+from turnwire.core.log.state import add_usage
 
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 _CLOSE_SECONDS = 2.0

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from turnwire.core.contracts import TurnStore
+from turnwire.core.contracts.stores import TurnStore
 from turnwire.core.errors import NotFoundError, TurnwireError
-from turnwire.core.runner import TurnRunner
+from turnwire.core.run.runner import TurnRunner
 
 if TYPE_CHECKING:
     from turnwire.reporting.opentelemetry import Tracing

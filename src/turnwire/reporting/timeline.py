@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -32,7 +32,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import add_usage
+from turnwire.core.log.state import add_usage
 from turnwire.settings import ModelPrice
 
 SILENCE_MS = 1_000

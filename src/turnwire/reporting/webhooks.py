@@ -22,12 +22,12 @@ from msgspec import Struct
 
 from turnwire.core import metrics
 from turnwire.core.backoff import Backoff
-from turnwire.core.codec import now_ms, time_text
-from turnwire.core.contracts import Notice, Store
+from turnwire.core.contracts.stores import Notice, Store
 from turnwire.core.errors import NotFoundError
-from turnwire.core.follow import fold_log
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.codec import now_ms, time_text
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.webhooks")
 

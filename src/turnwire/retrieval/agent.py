@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec import structs
 
-from turnwire.core.emit import emit
 from turnwire.core.errors import ModelError
-from turnwire.core.events import Event, ResponseEvent, StatusEvent
-from turnwire.core.turns import Message, Turn
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import Event, ResponseEvent, StatusEvent
+from turnwire.core.log.turns import Message, Turn
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.citations import MarkerStream

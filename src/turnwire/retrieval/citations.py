@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable
 
-from turnwire.core.codec import clean_text
-from turnwire.core.events import CitationEvent
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import CitationEvent
 from turnwire.retrieval.evidence import Evidence, cite
 from turnwire.retrieval.index.terms import STOP_WORDS, stem, stems, words
 from turnwire.retrieval.sentences import sentence_spans

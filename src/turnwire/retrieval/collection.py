@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwire.core.errors import ModelError
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     Event,
     ReasoningEvent,
     ReviewEvent,
@@ -19,7 +19,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from turnwire.core.events import CitationEvent, Hit
+from turnwire.core.log.events import CitationEvent, Hit
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.sentences import Matcher
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import (
     EmbedderError,
     EmbedderUnusableError,
@@ -21,7 +20,8 @@ from turnwire.core.errors import (
     TooManyDocumentsError,
     UnreadableDocumentError,
 )
-from turnwire.core.fairness import FairSlots
+from turnwire.core.log.codec import clean_text
+from turnwire.core.people.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from turnwire.core.turns import Message
+from turnwire.core.log.turns import Message
 from turnwire.retrieval.citations import without_markers
 from turnwire.retrieval.evidence import Evidence
 from turnwire.tools.untrusted_text import escaped, framed

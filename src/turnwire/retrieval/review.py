@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec import Struct, structs
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
-from turnwire.core.events import UsageEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import UsageEvent
+from turnwire.core.log.turns import Message
 from turnwire.models.contract import Model
 from turnwire.retrieval.evidence import Evidence
 from turnwire.retrieval.index.terms import STOP_WORDS, words

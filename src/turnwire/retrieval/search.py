@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from msgspec import structs
 
 from turnwire.core.errors import AgentError, DocumentNotFoundError, StoreError
-from turnwire.core.events import Event, SearchEvent
+from turnwire.core.log.events import Event, SearchEvent
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher

@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 from turnwire.core.errors import AgentError
-from turnwire.core.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
-from turnwire.core.turns import Message
+from turnwire.core.log.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
+from turnwire.core.log.turns import Message
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.retrieval.blocks import plain_line
 from turnwire.retrieval.citations import MarkerStream

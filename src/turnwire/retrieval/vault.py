@@ -15,11 +15,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field, structs
 
-from turnwire.core.approvals import Resumption, WaitForApproval
-from turnwire.core.contracts import Agent
+from turnwire.core.contracts.agents import Agent
 from turnwire.core.errors import DocumentNotFoundError, ToolError, UnreadableDocumentError
-from turnwire.core.events import CitationEvent, Event, StatusEvent
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import Resumption, WaitForApproval
+from turnwire.core.log.events import CitationEvent, Event, StatusEvent
+from turnwire.core.log.turns import Turn
 from turnwire.retrieval.agent import Notices
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.documents.parser import format_of, parse

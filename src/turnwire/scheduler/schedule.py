@@ -11,8 +11,8 @@ from cronsim import CronSim, CronSimError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.contracts import Annotation
+from turnwire.core.contracts.stores import Annotation
+from turnwire.core.log.codec import ascii_json
 
 MIN_EVERY_SECONDS = 10
 Missed = Literal["run_once", "skip"]

@@ -23,9 +23,9 @@ from pydantic import (
 from pydantic import WithJsonSchema as JsonSchema
 from pydantic_core import PydanticCustomError
 
-from turnwire.core.codec import clean_text
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import Blob, new_blob
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import Blob, new_blob
 
 MAX_ATTACHMENTS = 20
 MAX_NAME_LENGTH = 255

@@ -22,9 +22,9 @@ from msgspec import Struct
 
 from turnwire.core import metrics
 from turnwire.core.backoff import Backoff
-from turnwire.core.codec import now_ms, time_text
-from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
+from turnwire.core.contracts.stores import KEYS, ApiKey, Scope, Store
 from turnwire.core.errors import StoreError
+from turnwire.core.log.codec import now_ms, time_text
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import is_from_own_page, origin_not_allowed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from turnwire.core.codec import ascii_json
+from turnwire.core.log.codec import ascii_json
 from turnwire.settings import Settings
 
 DEFAULT_NAME = "Turnwire"

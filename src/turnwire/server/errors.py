@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from turnwire.core import errors, metrics
-from turnwire.core.codec import ascii_json, time_text
+from turnwire.core.log.codec import ascii_json, time_text
 
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),

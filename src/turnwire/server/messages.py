@@ -22,11 +22,11 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-from turnwire.core.codec import ascii_json, clean_text
-from turnwire.core.contracts import OnBusy, Scope
+from turnwire.core.contracts.stores import OnBusy, Scope
 from turnwire.core.errors import BadCursorError
-from turnwire.core.schemas import check_parameters
-from turnwire.core.waits import CLIENT_TOOLS
+from turnwire.core.journal.waits import CLIENT_TOOLS
+from turnwire.core.log.codec import ascii_json, clean_text
+from turnwire.core.people.schemas import check_parameters
 from turnwire.server.attachments import MAX_ATTACHMENTS, Attachment
 from turnwire.server.errors import HttpError, invalid_body
 from turnwire.tools.declaration import NAME

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct
 from py_vapid import Vapid02  # pyright: ignore[reportMissingTypeStubs]
 
-from turnwire.core.codec import ascii_json, now_ms
-from turnwire.core.contracts import Annotation, Store
+from turnwire.core.contracts.stores import Annotation, Store
 from turnwire.core.errors import NotFoundError, StoreError, ToolError
 from turnwire.core.ids import new_id
+from turnwire.core.log.codec import ascii_json, now_ms
+from turnwire.core.log.turns import TurnRecord
 from turnwire.core.metrics import PUSHES
-from turnwire.core.turns import TurnRecord
 from turnwire.server.outbound import post_to_client
 from turnwire.tools.fetch import IPNetwork
 

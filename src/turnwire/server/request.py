@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from turnwire.core import metrics
-from turnwire.core.codec import ascii_json
+from turnwire.core.log.codec import ascii_json
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, body_too_large
 from turnwire.server.guard import Header, Headers, header_map

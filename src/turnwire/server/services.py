@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
-from turnwire.core.contracts import Agent, Store, Wire
-from turnwire.core.fairness import FairSlots
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.wires import Wire
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.fairness import FairSlots
+from turnwire.core.run.runner import TurnRunner
 from turnwire.reporting.watchdog import LoopBlock
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins

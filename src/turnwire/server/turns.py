@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from turnwire.core.codec import LoggedEvent, ascii_json, begins_wait, time_text
-from turnwire.core.contracts import Accepted, Budget, LogReader, OnBusy
+from turnwire.core.contracts.stores import Accepted, Budget, LogReader, OnBusy
 from turnwire.core.errors import (
     AgentNotFoundError,
     EventsGoneError,
@@ -17,12 +16,13 @@ from turnwire.core.errors import (
     ShuttingDownError,
     TurnNotFoundError,
 )
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import Blob, attached_files
-from turnwire.core.follow import fold_log, follow
 from turnwire.core.ids import is_own_id
-from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent, ascii_json, begins_wait, time_text
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import Blob, attached_files
+from turnwire.core.log.follow import fold_log, follow
+from turnwire.core.log.turns import Message, TurnRecord, TurnState
+from turnwire.core.run.runner import TurnRequest
 from turnwire.server.attachments import Attachment
 from turnwire.server.errors import HttpError, body_too_large, invalid_fields
 from turnwire.server.guard import Headers

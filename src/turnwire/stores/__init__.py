@@ -1,1 +1,1 @@
-"""The stores: each implements `core.contracts.Store`, and all run the same contract suite."""
+"""The stores: each implements `core.contracts.stores.Store`, and all run the same contract suite."""

@@ -11,9 +11,9 @@ from threading import Lock
 import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.contracts import JournalEntry, Seal
-from turnwire.core.turns import TurnState
+from turnwire.core.contracts.stores import JournalEntry, Seal
+from turnwire.core.log.codec import LoggedEvent, ascii_json
+from turnwire.core.log.turns import TurnState
 
 PAGE_BYTES = 1024 * 1024
 """A page of a log has at most about this many bytes, and at least one event."""

@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from turnwire.core.budget import day_of, tokens_in
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import (
+from turnwire.core.contracts.stores import (
     RUNNABLE,
     Accepted,
     Admission,
@@ -43,10 +41,12 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnNotWaitingError,
 )
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import Blob, default_title
-from turnwire.core.seals import make_seal
-from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session
+from turnwire.core.log.codec import LoggedEvent, now_ms
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import Blob, default_title
+from turnwire.core.log.seals import make_seal
+from turnwire.core.log.turns import Phase, Session, TurnRecord, TurnState, new_session
+from turnwire.core.people.budget import day_of, tokens_in
 from turnwire.stores.lines import event_page, to_entry_lines, to_lines
 from turnwire.stores.rules import (
     CommitSchedule,

@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Admission, AppendRequest, Refusal, Wake, Worker
+from turnwire.core.contracts.stores import Admission, AppendRequest, Refusal, Wake, Worker
 from turnwire.core.errors import (
     BudgetSpentError,
     EventsGoneError,
@@ -30,7 +29,8 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnTakenError,
 )
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent, now_ms
+from turnwire.core.log.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.stores")
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from turnwire.core.contracts import Annotation, ApiKey, Command
+from turnwire.core.contracts.stores import Annotation, ApiKey, Command
 from turnwire.core.errors import StoreError
-from turnwire.core.files import Blob
-from turnwire.core.turns import Session, TurnRecord
+from turnwire.core.log.files import Blob
+from turnwire.core.log.turns import Session, TurnRecord
 
 _STEP = 50
 

@@ -16,8 +16,8 @@ from msgspec import Struct, to_builtins
 
 from turnwire.app import Turnwire
 from turnwire.assembly import WIRES, build_store
-from turnwire.core.codec import LoggedEvent, begins_wait
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, begins_wait
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ErrorEvent,
     Event,
@@ -26,10 +26,10 @@ from turnwire.core.events import (
     ToolCallEvent,
     Usage,
 )
-from turnwire.core.follow import follow
-from turnwire.core.recording import TurnRecording, encode_recording, record_turn, recorded_history
-from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import Message, Question, TurnRecord, TurnState
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import Message, Question, TurnRecord, TurnState
+from turnwire.core.run.runner import TurnRequest
+from turnwire.recordings.recording import TurnRecording, encode_recording, record_turn, recorded_history
 from turnwire.settings import Settings
 
 PRINCIPAL = "test"

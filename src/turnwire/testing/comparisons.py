@@ -12,7 +12,7 @@ from statistics import fmean
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import time_text
+from turnwire.core.log.codec import time_text
 from turnwire.testing.evaluation import TurnFigures
 
 COMPARISONS_FILE = "comparisons.jsonl"

@@ -13,15 +13,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Agent, JournalEntry, keeps_journal
+from turnwire.core.contracts.agents import Agent, keeps_journal
+from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.errors import RecordingError
-from turnwire.core.events import ApprovalResponseEvent, Event, ToolCallEvent
-from turnwire.core.journal import RecordedCall, ToolDeniedError, current_journal
-from turnwire.core.recording import TurnRecording
-from turnwire.core.replay import ReplayResult
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import Turn
+from turnwire.core.journal.turn_journal import RecordedCall, ToolDeniedError, current_journal
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import ApprovalResponseEvent, Event, ToolCallEvent
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import Turn
+from turnwire.recordings.recording import TurnRecording
+from turnwire.recordings.replay import ReplayResult
 from turnwire.reporting.timeline import cost_of, timeline_of
 from turnwire.retrieval.citations import citation_coverage
 from turnwire.settings import ModelPrice

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turnwire.agents.loader import FactoryAgents, as_agent
-from turnwire.core.contracts import Agent
-from turnwire.core.events import ToolCallEvent
-from turnwire.core.recording import TurnRecording, decode_recording, encode_recording
-from turnwire.core.replay import ReplayResult, replay_turn, updated_recording
+from turnwire.core.contracts.agents import Agent
+from turnwire.core.log.events import ToolCallEvent
+from turnwire.recordings.recording import TurnRecording, decode_recording, encode_recording
+from turnwire.recordings.replay import ReplayResult, replay_turn, updated_recording
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from urllib.parse import quote, urljoin, urlsplit
 import h11
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ToolError
+from turnwire.core.log.codec import clean_text
 from turnwire.tools.declaration import Tool, tool
 from turnwire.tools.html import decode_page, page_text
 from turnwire.tools.threads import TOOL_THREADS

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
+from turnwire.core.log.codec import clean_text
 
 HIDDEN = frozenset({"noscript", "script", "select", "style", "svg", "template"})
 """Elements whose text no reader sees."""

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Struct
 from pydantic import BaseModel
 
-from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import ToolProgressEvent
-from turnwire.core.waits import client_result, limited_by, result_text
+from turnwire.core.journal.waits import client_result, limited_by, result_text
+from turnwire.core.log.emit import emit
+from turnwire.core.log.events import ToolProgressEvent
 from turnwire.tools.declaration import MAX_OUTPUT, BadArgumentsError, Function, Tool
 from turnwire.tools.threads import call_in_thread
 

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ToolError
+from turnwire.core.log.codec import clean_text
 from turnwire.tools.declaration import Tool, tool
 from turnwire.tools.untrusted_text import framed
 

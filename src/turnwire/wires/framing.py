@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
-from turnwire.core.events import (
+from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     QuestionEvent,

@@ -4,7 +4,7 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -30,7 +30,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import Outcome, Question, Step, TurnState
+from turnwire.core.log.turns import Outcome, Question, Step, TurnState
 
 TurnStatus = Literal["running", "waiting"] | Outcome
 

@@ -18,7 +18,7 @@ from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
-from turnwire.core.events import HandoffEvent, StatusEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
+from turnwire.core.log.events import HandoffEvent, StatusEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
 from turnwire.extensions.host import detect
 from turnwire.extensions.manifest import read_manifest

@@ -14,8 +14,8 @@ from turnwire.channels.console.conversation import Conversation, UserLeft
 from turnwire.channels.console.host import RemoteHost
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.client import ReconnectLimits, ServerAddress
-from turnwire.core.codec import encode_event
-from turnwire.core.events import (
+from turnwire.core.log.codec import encode_event
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,

@@ -9,7 +9,7 @@ from tests.channels.console.emulator import Terminal
 from tests.core.samples import FULL
 from turnwire.channels.console.conversation import TurnPresenter
 from turnwire.channels.console.view import PlainView
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
     DoneEvent,

@@ -23,7 +23,7 @@ from turnwire.client import (
     TurnUpdate,
 )
 from turnwire.core.backoff import Backoff
-from turnwire.core.events import TokenEvent
+from turnwire.core.log.events import TokenEvent
 
 PATIENT = ReconnectLimits(give_up_seconds=PATIENCE, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)
 QUICK = ReconnectLimits(give_up_seconds=1, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)

@@ -19,7 +19,7 @@ PATIENCE = 120.0
 
 AGENTS = """
 import asyncio
-from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.events import StatusEvent, ToolCallEvent, ToolResultEvent
 
 STORY = "# A story\\n\\nOnce upon a **time** there was 世界.\\n\\n" + "".join(
     f"- line {number}\\n" for number in range(40)) + "\\nThe end.\\n"

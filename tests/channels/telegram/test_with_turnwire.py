@@ -17,10 +17,10 @@ from tests.serving import PATIENCE, Puppet, quick_settings, until, within
 from turnwire import Turnwire, ask, read_file, take_inputs
 from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, RestartEvent, SearchEvent
-from turnwire.core.follow import read_all
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, RestartEvent, SearchEvent
+from turnwire.core.log.follow import read_all
+from turnwire.core.log.turns import Turn
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.errors import TurnwireError
-from turnwire.core.files import Blob
+from turnwire.core.log.files import Blob
 from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep, Subscriber, Topic
 
 ADA, BOB, STRANGER = 7, 8, 666

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.contracts.turns import claimed
-from turnwire.core.budget import Limits
 from turnwire.core.errors import StoreError
-from turnwire.core.events import TokenEvent
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import Limits
 from turnwire.stores.sqlite import SqliteStore
 
 _TURNS = 6

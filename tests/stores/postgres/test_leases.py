@@ -12,9 +12,9 @@ from tests.contracts.turns import BOUND, texts, whole_log
 from tests.core.desk import open_desk
 from tests.faults.proxy import FaultProxy, faulty
 from tests.stores.postgres.conftest import Processes
-from turnwire.core.events import Event
-from turnwire.core.follow import follow
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.log.events import Event
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import Turn, TurnRecord
 from turnwire.stores.postgres import PostgresStore
 
 LEASE = 3.0

@@ -23,11 +23,11 @@ from tests.contracts.turns import (
 )
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import proxied
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import RUNNABLE, Command
+from turnwire.core.contracts.stores import RUNNABLE, Command
 from turnwire.core.errors import LogRewoundError
-from turnwire.core.events import TokenEvent
-from turnwire.core.follow import Follower
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.follow import Follower
 from turnwire.stores.postgres import PostgresStore, notifications
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import payloads

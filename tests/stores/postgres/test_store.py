@@ -15,14 +15,14 @@ from tests.core.desk import open_desk, wait_until_suspended
 from tests.postgres_server import execute, run_aside
 from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
-from turnwire.core.approvals import WaitForApproval
-from turnwire.core.budget import DAY_MS, day_of
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Admission, Annotation
+from turnwire.core.contracts.stores import Admission, Annotation
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
-from turnwire.core.events import ApprovalRequestEvent, TokenEvent
-from turnwire.core.execution import Execution
-from turnwire.core.turns import Turn
+from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import ApprovalRequestEvent, TokenEvent
+from turnwire.core.log.turns import Turn
+from turnwire.core.people.budget import DAY_MS, day_of
+from turnwire.core.run.execution import Execution
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
 from turnwire.stores.postgres.schema import MIGRATIONS, drop_partitions, partition_name

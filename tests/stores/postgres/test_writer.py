@@ -27,14 +27,14 @@ from tests.contracts.turns import (
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
 from turnwire.core import metrics
-from turnwire.core.budget import Limits
-from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal
+from turnwire.core.contracts.stores import AppendRequest, JournalEntry, Refusal
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
-from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
-from turnwire.core.log import TurnLog
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent, log_event
+from turnwire.core.log.events import StatusEvent, TokenEvent
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import TurnRecord, TurnState
+from turnwire.core.people.budget import Limits
 from turnwire.stores.postgres import PostgresStore, writer
 from turnwire.stores.postgres.connections import DatabaseConnection
 

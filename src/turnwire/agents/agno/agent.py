@@ -22,13 +22,13 @@ from turnwire.agents.agno.options import declared_schema, possible_options
 from turnwire.agents.agno.runner import install_runner, start_run
 from turnwire.agents.agno.tools import client_functions, tool_names
 from turnwire.agents.event_queue import EventQueue, explaining, run_events
-from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
-from turnwire.core.turns import Turn
-from turnwire.core.waits import client_tools
 
 
 class AgnoAgent:

@@ -9,9 +9,9 @@ from agno.run.agent import RunOutput
 from msgspec import Struct
 
 from turnwire.agents.agno.events import AgnoRun
-from turnwire.core.approvals import Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.log.approvals import Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
 
 

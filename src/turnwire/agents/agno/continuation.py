@@ -14,8 +14,8 @@ from agno.tools.function import FunctionCall, FunctionExecutionResult
 from agno.utils.timer import Timer
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.core.events import Usage
-from turnwire.core.journal import JournaledCall, TurnJournal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, TurnJournal, fingerprint
+from turnwire.core.log.events import Usage
 from turnwire.tools.invocation import plain
 
 _REPLY = ("content", "reasoning_content", "redacted_reasoning_content", "tool_calls", "provider_data")

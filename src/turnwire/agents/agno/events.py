@@ -31,11 +31,11 @@ from turnwire.agents.agno.tools import changed, guarded, tool_of
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
 from turnwire.core.errors import step_limit_reached
-from turnwire.core.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
-from turnwire.core.history import PARAGRAPH
-from turnwire.core.inputs import current_inputs
-from turnwire.core.journal import JournaledCall, ToolDeniedError
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError
+from turnwire.core.log.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
+from turnwire.core.run.inputs import current_inputs
 from turnwire.models.errors import unfinished
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, running_call

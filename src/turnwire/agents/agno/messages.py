@@ -6,8 +6,8 @@ from typing import Any
 from agno.media import File, Image
 from agno.models.message import Message as SdkMessage
 
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.models.chat_completions import arguments_json
 
 

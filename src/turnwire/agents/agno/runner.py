@@ -23,8 +23,8 @@ from turnwire.agents.agent_paths import leave_agent
 from turnwire.agents.agno.events import AgnoRun, entered_run, running_run
 from turnwire.agents.agno.options import add_to_call
 from turnwire.agents.event_queue import enter_run
-from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
+from turnwire.core.log.emit import is_in_turn
 
 _WRAPPED = "turnwire_wrapped"
 

@@ -14,7 +14,7 @@ from agno.tools.function import Function as SdkFunction
 from pydantic import ValidationError
 
 from turnwire.core.errors import AgentError, TurnEndedError
-from turnwire.core.waits import ClientTool
+from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import BadArgumentsError, Function, as_tool
 from turnwire.tools.invocation import run_client_tool, running_call_id, tool_error_text

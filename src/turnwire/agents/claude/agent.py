@@ -13,10 +13,10 @@ from turnwire.agents.claude.events import ClaudeRun
 from turnwire.agents.claude.runner import read_messages
 from turnwire.agents.claude.tools import InProcessTools
 from turnwire.agents.event_queue import EventQueue, explaining, run_events
-from turnwire.core.contracts import OnCrash
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES
-from turnwire.core.turns import Turn
+from turnwire.core.contracts.agents import OnCrash
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES
+from turnwire.core.log.turns import Turn
 
 
 class ClaudeAgent:

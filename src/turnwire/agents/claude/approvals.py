@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from turnwire.agents.claude.tools import InProcessTools
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.log.events import ApprovalRequestEvent
 
 
 class PermissionRules:

@@ -14,9 +14,9 @@ from turnwire.agents.claude.events import NOT_RUN, PARAGRAPH, ClaudeRun
 from turnwire.agents.claude.messages import Block, api_messages, tool_result, tool_use, user_blocks
 from turnwire.agents.claude.runner import RunStart
 from turnwire.agents.claude.tools import call_in_process, reporting
-from turnwire.core.events import ApprovalRequestEvent
-from turnwire.core.files import load_turn_files, user_message
-from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.core.log.events import ApprovalRequestEvent
+from turnwire.core.log.files import load_turn_files, user_message
+from turnwire.core.log.turns import Message, ToolRequest, Turn
 
 
 async def continue_turn(turn: Turn, run: ClaudeRun) -> RunStart:

@@ -30,9 +30,9 @@ from turnwire.agents.claude.approvals import PermissionRules
 from turnwire.agents.claude.errors import api_failure, reply_failure, run_failure
 from turnwire.agents.claude.tools import InProcessTools, result_text
 from turnwire.agents.event_queue import EventQueue
-from turnwire.core.approvals import Decision, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.log.approvals import Decision, WaitForApproval
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ReasoningEvent,
     TokenEvent,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.turns import Message
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
 
 Block = dict[str, Any]
 

@@ -26,12 +26,12 @@ from turnwire.agents.google_adk.messages import content_of, sdk_events
 from turnwire.agents.google_adk.options import declared_schema, possible_options
 from turnwire.agents.google_adk.runner import install_runner
 from turnwire.agents.google_adk.tools import tool_names
-from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
-from turnwire.core.turns import Turn
-from turnwire.core.waits import client_tools
 from turnwire.tools.threads import TOOL_THREADS
 
 

@@ -10,8 +10,8 @@ from google.adk.flows.llm_flows.functions import REQUEST_CONFIRMATION_FUNCTION_C
 from google.genai import types
 from msgspec import Struct
 
-from turnwire.core.approvals import Resumption, WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.log.approvals import Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
 
 # The SDK's own hint says how a client of the SDK answers.

@@ -12,9 +12,9 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.tool_context import ToolContext
 
-from turnwire.core.events import Usage
 from turnwire.core.ids import new_id
-from turnwire.core.journal import JournaledCall, TurnJournal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, TurnJournal, fingerprint
+from turnwire.core.log.events import Usage
 from turnwire.tools.invocation import plain
 
 # The effects of a tool besides its result and the state, which the SDK acts on when the tool has ended.

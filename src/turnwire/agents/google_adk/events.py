@@ -36,9 +36,11 @@ from turnwire.agents.google_adk.continuation import (
 from turnwire.agents.google_adk.errors import CallFailure, explain_failure, reply_failure
 from turnwire.agents.google_adk.options import add_to_request
 from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
-from turnwire.core.approvals import Decision, Resumption
 from turnwire.core.errors import AgentError, ToolError, step_limit_reached
-from turnwire.core.events import (
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError
+from turnwire.core.journal.waits import ClientTool, check_names
+from turnwire.core.log.approvals import Decision, Resumption
+from turnwire.core.log.events import (
     HandoffEvent,
     ReasoningEvent,
     TokenEvent,
@@ -47,11 +49,9 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.history import PARAGRAPH
-from turnwire.core.inputs import current_inputs
-from turnwire.core.journal import JournaledCall, ToolDeniedError
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
-from turnwire.core.waits import ClientTool, check_names
+from turnwire.core.run.inputs import current_inputs
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 
 

@@ -6,8 +6,8 @@ from itertools import groupby
 from google.adk.events.event import Event
 from google.genai import types
 
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.turns import Message
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
 
 
 def sdk_events(history: Sequence[Message], files: LoadedFiles, agent: str, invocation: str = "history") -> list[Event]:

@@ -15,8 +15,8 @@ from google.adk.runners import Runner
 from turnwire.agents.agent_paths import leave_agent
 from turnwire.agents.event_queue import enter_run
 from turnwire.agents.google_adk.events import RunPlugin, current_caller
-from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import AgentError
+from turnwire.core.log.emit import is_in_turn
 
 _WRAPPED = "turnwire_wrapped"
 

@@ -11,7 +11,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from turnwire.core.waits import ClientTool
+from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool

@@ -39,15 +39,15 @@ from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
 from turnwire.agents.langgraph.options import POSSIBLE
 from turnwire.agents.langgraph.runner import install_hooks, set_recorder
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
-from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.emit import emit_state
-from turnwire.core.events import CustomEvent, Event, EventBase
-from turnwire.core.files import MODEL_FILE_TYPES
-from turnwire.core.history import PARAGRAPH
-from turnwire.core.journal import current_journal
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.emit import emit_state
+from turnwire.core.log.events import CustomEvent, Event, EventBase
+from turnwire.core.log.files import MODEL_FILE_TYPES
+from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import chosen_options
-from turnwire.core.turns import Turn
-from turnwire.core.waits import client_tools
 from turnwire.tools.invocation import plain
 
 _MODES = ["messages", "updates", "custom"]

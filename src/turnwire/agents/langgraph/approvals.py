@@ -18,12 +18,12 @@ from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import EarlierCalls, GraphListener
 from turnwire.agents.langgraph.memory import SavedThread, save_thread
 from turnwire.agents.langgraph.messages import fields_of
-from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, Event, QuestionEvent, ToolResultEvent
 from turnwire.core.ids import new_id
-from turnwire.core.journal import current_journal
-from turnwire.core.schemas import check_schema
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, Event, QuestionEvent, ToolResultEvent
+from turnwire.core.people.schemas import check_schema
 from turnwire.tools.invocation import plain
 
 ToResume = Callable[[Decision, Any], Any]

@@ -40,8 +40,7 @@ from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.agents.langgraph.options import add_to_call
 from turnwire.agents.langgraph.tools import OfferedTools
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import ReasoningEvent, TokenEvent, Usage
-from turnwire.core.journal import (
+from turnwire.core.journal.turn_journal import (
     JournaledCall,
     RecordedCall,
     ToolDeniedError,
@@ -49,6 +48,7 @@ from turnwire.core.journal import (
     fingerprint,
     is_inside,
 )
+from turnwire.core.log.events import ReasoningEvent, TokenEvent, Usage
 from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import plain
 

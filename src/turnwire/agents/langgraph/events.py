@@ -32,10 +32,10 @@ from turnwire.agents.langgraph.messages import (
     tool_message,
     usage_event,
 )
-from turnwire.core.approvals import Decision
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import PARAGRAPH
+from turnwire.core.log.approvals import Decision
+from turnwire.core.log.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 

@@ -30,9 +30,9 @@ from msgspec import Struct, field
 from turnwire.agents.langgraph.messages import cancelled_results, fields_of, human_message, sdk_messages
 from turnwire.agents.langgraph.nodes import has_message_ids
 from turnwire.core.errors import AgentError
-from turnwire.core.files import load_turn_files, user_message
-from turnwire.core.journal import current_journal
-from turnwire.core.turns import Turn
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.log.files import load_turn_files, user_message
+from turnwire.core.log.turns import Turn
 
 logger = logging.getLogger("turnwire.agents")
 

@@ -16,10 +16,10 @@ from langgraph.types import Command
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.nodes import has_message_ids
-from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.inputs import TurnInputs, current_inputs
-from turnwire.core.turns import Message
+from turnwire.core.log.events import Event, ReasoningEvent, TokenEvent, UsageEvent
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
+from turnwire.core.run.inputs import TurnInputs, current_inputs
 from turnwire.models.errors import unfinished
 
 Output = Event | str

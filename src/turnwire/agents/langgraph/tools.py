@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 
-from turnwire.core.waits import ClientTool, check_names
+from turnwire.core.journal.waits import ClientTool, check_names
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool, running_call_id

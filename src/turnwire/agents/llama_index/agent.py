@@ -21,13 +21,13 @@ from turnwire.agents.llama_index.messages import sdk_message, sdk_messages
 from turnwire.agents.llama_index.options import possible_options
 from turnwire.agents.llama_index.runner import agents_of, end_run, install_runner, start_run
 from turnwire.agents.llama_index.tools import ClientRunTool
-from turnwire.core.contracts import OnCrash, OnDivergence
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
-from turnwire.core.turns import Turn
-from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
 
 

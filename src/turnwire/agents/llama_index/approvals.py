@@ -11,10 +11,10 @@ from llama_index.core.tools import AsyncBaseTool
 from llama_index.core.workflow import HumanResponseEvent
 
 from turnwire.agents.llama_index.tools import TurnwireTool
-from turnwire.core.approvals import Decision
-from turnwire.core.events import ApprovalRequestEvent
-from turnwire.core.journal import current_journal
-from turnwire.core.waits import approval, ask
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.journal.waits import approval, ask
+from turnwire.core.log.approvals import Decision
+from turnwire.core.log.events import ApprovalRequestEvent
 
 
 class ApprovalRules:

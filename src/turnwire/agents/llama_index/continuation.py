@@ -18,8 +18,8 @@ from turnwire.agents.llama_index.events import ReplyReader, WorkflowListener
 from turnwire.agents.llama_index.options import with_options
 from turnwire.agents.llama_index.tools import TurnwireTool, check_arguments
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import Usage
-from turnwire.core.journal import JournaledCall, ToolDeniedError, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, fingerprint
+from turnwire.core.log.events import Usage
 from turnwire.models.errors import unfinished, unreadable
 from turnwire.tools.declaration import BadArgumentsError
 from turnwire.tools.invocation import plain, running_call, tool_error_text

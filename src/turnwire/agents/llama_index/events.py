@@ -17,7 +17,7 @@ from turnwire.agents.agent_paths import Path
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
 from turnwire.core.errors import step_limit_reached
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     CustomEvent,
     Event,
     ReasoningEvent,
@@ -26,7 +26,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.history import PARAGRAPH
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import elapsed_ms, loggable, plain
 

@@ -30,10 +30,10 @@ from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools import BaseTool
 
-from turnwire.core.events import AttachedFile, ReasoningEvent, UsageEvent
-from turnwire.core.files import LoadedFile, LoadedFiles
+from turnwire.core.log.events import AttachedFile, ReasoningEvent, UsageEvent
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.core.model_options import ModelOptions
-from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import read_arguments

@@ -6,9 +6,9 @@ from typing import Any
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, DocumentBlock, ImageBlock, TextBlock, ToolCallBlock
 
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.inputs import current_inputs
-from turnwire.core.turns import Message
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
+from turnwire.core.run.inputs import current_inputs
 
 
 def sdk_messages(history: Sequence[Message], files: LoadedFiles) -> list[ChatMessage]:

@@ -24,8 +24,8 @@ from turnwire.agents.llama_index.approvals import ApprovalRules, AskingContext
 from turnwire.agents.llama_index.continuation import RecordedLLM, run_recorded
 from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
 from turnwire.agents.llama_index.messages import add_inputs
-from turnwire.core.emit import is_in_turn
-from turnwire.core.events import HandoffEvent
+from turnwire.core.log.emit import is_in_turn
+from turnwire.core.log.events import HandoffEvent
 
 _HANDOFF = "handoff"
 _CANCEL_SECONDS = 2.0

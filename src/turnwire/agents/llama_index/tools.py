@@ -10,7 +10,7 @@ from typing import Any
 
 from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
 
-from turnwire.core.waits import ClientTool
+from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, ToolOutcome, run_tool
 from turnwire.tools.declaration import BadArgumentsError, Function, as_tool
 from turnwire.tools.invocation import run_client_tool, running_call_id

@@ -33,12 +33,12 @@ from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.options import declared_schema
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
-from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.core.log.turns import Message, Turn
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, chosen_options
-from turnwire.core.turns import Message, Turn
-from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.openai_agents.events import Run, RunQueue
-from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
+from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 from turnwire.tools.declaration import read_arguments
 
 

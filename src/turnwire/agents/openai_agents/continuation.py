@@ -14,8 +14,8 @@ from openai.types.responses import Response, ResponseCompletedEvent
 
 from turnwire.agents.context_changes import is_plain
 from turnwire.agents.openai_agents.events import Run, running_run
-from turnwire.core.events import Usage
-from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
+from turnwire.core.log.events import Usage
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome
 

@@ -32,7 +32,8 @@ from msgspec.structs import replace
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.agents.event_queue import EmittedEvents, EventQueue
 from turnwire.core.errors import AgentError
-from turnwire.core.events import (
+from turnwire.core.journal.waits import ClientTool
+from turnwire.core.log.events import (
     Event,
     HandoffEvent,
     ReasoningEvent,
@@ -41,9 +42,8 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.history import PARAGRAPH
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
-from turnwire.core.waits import ClientTool
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, elapsed_ms, loggable, set_running_call, tool_error_text

@@ -20,9 +20,9 @@ from agents.memory import is_openai_responses_compaction_aware_session as is_com
 from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.core.errors import AgentError
-from turnwire.core.files import load_turn_files
-from turnwire.core.journal import fingerprint
-from turnwire.core.turns import Message, Turn
+from turnwire.core.journal.turn_journal import fingerprint
+from turnwire.core.log.files import load_turn_files
+from turnwire.core.log.turns import Message, Turn
 
 
 async def open_session(session: Session, turn: Turn, run: Run) -> Session:

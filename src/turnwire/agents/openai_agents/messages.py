@@ -6,10 +6,10 @@ from typing import Any, cast
 from agents import TResponseInputItem
 
 from turnwire.agents.openai_agents.events import Run
-from turnwire.core.codec import clean_text
-from turnwire.core.files import LoadedFiles
-from turnwire.core.inputs import current_inputs
-from turnwire.core.turns import Message
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.files import LoadedFiles
+from turnwire.core.log.turns import Message
+from turnwire.core.run.inputs import current_inputs
 from turnwire.models.chat_completions import arguments_json
 from turnwire.models.responses import input_part
 

@@ -37,8 +37,8 @@ from turnwire.agents.openai_agents.events import (
 )
 from turnwire.agents.openai_agents.messages import with_inputs
 from turnwire.agents.openai_agents.options import request_settings, run_settings
-from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
+from turnwire.core.log.emit import is_in_turn
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 

@@ -13,7 +13,7 @@ from agents.agent import AgentBase
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.events import running_run
-from turnwire.core.waits import ClientTool, check_names
+from turnwire.core.journal.waits import ClientTool, check_names
 from turnwire.tools import Tool, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import ToolOutcome, run_client_tool

@@ -21,12 +21,12 @@ from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
 from turnwire.agents.pydantic_ai.options import has_stop, output_of, run_settings
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
-from turnwire.core.contracts import OnCrash, OnDivergence
-from turnwire.core.events import Event
-from turnwire.core.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.events import Event
+from turnwire.core.log.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
-from turnwire.core.turns import Turn
-from turnwire.core.waits import client_tools
 from turnwire.models.address import ModelAddress
 
 

@@ -16,9 +16,9 @@ from pydantic_ai import messages as sdk
 from pydantic_ai.run import AgentRunResult
 
 from turnwire.agents.pydantic_ai.events import RunListener
-from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
 
 EDITABLE = "turnwire_editable"

@@ -25,8 +25,8 @@ from pydantic_core import PydanticSerializationError
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.errors import ToolError
-from turnwire.core.events import Usage
-from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
+from turnwire.core.log.events import Usage
 from turnwire.tools.invocation import plain
 
 IDEMPOTENT = "turnwire_idempotent"

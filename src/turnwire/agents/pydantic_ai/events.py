@@ -24,7 +24,8 @@ from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, 
 from turnwire.agents.pydantic_ai.messages import add_inputs
 from turnwire.agents.pydantic_ai.options import with_tool_choice
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import (
+from turnwire.core.journal.turn_journal import JournaledCall
+from turnwire.core.log.events import (
     CustomEvent,
     Event,
     ReasoningEvent,
@@ -33,8 +34,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.history import PARAGRAPH
-from turnwire.core.journal import JournaledCall
+from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, running_call, tool_error_text

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic_ai import ModelRequestNode
 from pydantic_ai import messages as sdk
 
-from turnwire.core.files import LoadedFile, LoadedFiles
-from turnwire.core.inputs import current_inputs
-from turnwire.core.turns import Message
+from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.turns import Message
+from turnwire.core.run.inputs import current_inputs
 
 
 def sdk_messages(history: Sequence[Message], files: LoadedFiles) -> list[sdk.ModelMessage]:

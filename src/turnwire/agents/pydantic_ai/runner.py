@@ -16,7 +16,7 @@ from pydantic_ai.capabilities import UseThreadExecutor
 from turnwire.agents.agent_paths import leave_agent
 from turnwire.agents.event_queue import enter_run
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
-from turnwire.core.emit import is_in_turn
+from turnwire.core.log.emit import is_in_turn
 from turnwire.tools.threads import TOOL_THREADS
 
 _running: ContextVar[RunListener | None] = ContextVar("turnwire_pydantic_ai_run", default=None)

@@ -14,7 +14,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from turnwire.agents.pydantic_ai.approvals import EDITABLE
 from turnwire.agents.pydantic_ai.continuation import IDEMPOTENT
-from turnwire.core.waits import ClientTool
+from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool

@@ -19,8 +19,8 @@ from turnwire.channels.console.conversation import SETTLE_SECONDS
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen, process_screen
 from turnwire.channels.console.view import LiveView, PlainView, View, call_label, clean_line, render_answer
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import TurnwireError
+from turnwire.core.log.codec import clean_text
 from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
 

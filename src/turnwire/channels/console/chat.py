@@ -21,7 +21,7 @@ from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
 from turnwire.channels.console.view import View, one_line, render_answer
 from turnwire.client import ReceivedEvent, TurnUpdate
-from turnwire.core.events import DoneEvent, MessageEvent, SessionEvent
+from turnwire.core.log.events import DoneEvent, MessageEvent, SessionEvent
 
 COMMANDS = {
     "/new": "start a new conversation",

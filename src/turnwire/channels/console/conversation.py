@@ -11,8 +11,8 @@ from turnwire.channels.console.host import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
 from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
-from turnwire.core.codec import clean_text
-from turnwire.core.events import (
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -39,7 +39,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.schemas import TextForm
+from turnwire.core.people.schemas import TextForm
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0

@@ -16,8 +16,8 @@ from turnwire.client import (
     ServerUnreachableError,
     TurnUpdate,
 )
-from turnwire.core.codec import clean_text
-from turnwire.core.contracts import OnBusy
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.log.codec import clean_text
 
 _HINT = "check its address, or start one with `turnwire serve`"
 _CHAT_HINT = "start one with `turnwire serve`, or use --embedded to run without a server"

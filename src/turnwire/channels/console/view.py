@@ -10,7 +10,7 @@ from rich.text import Text
 
 from turnwire.channels.console.markdown import MarkdownBlock, MarkdownBlocks
 from turnwire.channels.console.screen import Line, Screen
-from turnwire.core.codec import clean_text
+from turnwire.core.log.codec import clean_text
 
 Tone = Literal["quiet", "good", "bad", "warning"]
 MARKS: dict[Tone, str] = {"quiet": "·", "good": "✓", "bad": "✗", "warning": "■"}

@@ -27,9 +27,9 @@ from turnwire.channels.telegram.updates import (
     IncomingMessage,
     read_update,
 )
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ShuttingDownError, StoreError, TurnwireError
-from turnwire.core.files import Blob, new_blob
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.files import Blob, new_blob
 from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt, QuestionAsk
 

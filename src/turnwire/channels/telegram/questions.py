@@ -17,7 +17,7 @@ from turnwire.channels.telegram.markdown import escaped
 from turnwire.channels.telegram.records import Records
 from turnwire.channels.telegram.updates import ButtonPress, IncomingMessage
 from turnwire.core.errors import InvalidReplyError, ShuttingDownError, StoreError, TurnwireError
-from turnwire.core.schemas import TextForm
+from turnwire.core.people.schemas import TextForm
 from turnwire.extensions.contract import ExtensionContext, QuestionAsk
 
 _PREFIX = "question-"

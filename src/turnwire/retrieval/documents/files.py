@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
+from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.documents.parser import format_of
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv"})

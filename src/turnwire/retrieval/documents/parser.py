@@ -13,8 +13,8 @@ from pathlib import PurePath
 from markdown_it import MarkdownIt
 from msgspec import structs
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
+from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.documents.document import Block, ParsedDocument
 
 MAX_PAGES = 5_000

@@ -7,8 +7,8 @@ from the statistics of those that the reader may read.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import DocumentNotFoundError
+from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.index.bm25 import K1, MIN_RARITY, B
 from turnwire.retrieval.index.library import (
     DOCUMENT_COLUMNS,

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from turnwire.core.codec import time_text
-from turnwire.core.contracts import (
-    Budget,
+from turnwire.core.contracts.agents import (
     attachment_types,
     description_of,
     starters_of,
     takes_attachments,
     takes_client_tools,
 )
+from turnwire.core.contracts.stores import Budget
+from turnwire.core.log.codec import time_text
 from turnwire.core.model_options import declared_options
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep, Writing

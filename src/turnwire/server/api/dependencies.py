@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path
 from starlette.requests import Request
 
-from turnwire.core.contracts import Scope
+from turnwire.core.contracts.stores import Scope
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id

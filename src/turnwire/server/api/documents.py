@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, UploadFile
 
-from turnwire.core.codec import time_text
 from turnwire.core.errors import DocumentNotFoundError
+from turnwire.core.log.codec import time_text
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of
 from turnwire.retrieval.index.contract import DocumentLibrary
 from turnwire.retrieval.index.library import Document, Passage

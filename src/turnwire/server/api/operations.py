@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turnwire.core.codec import time_text
-from turnwire.core.contracts import Worker
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.stores import Worker
+from turnwire.core.log.codec import time_text
+from turnwire.core.log.turns import TurnRecord
 from turnwire.reporting.exposition import MEDIA_TYPE, MetricReading, render
 from turnwire.server.api.dependencies import Json, Operator, PathId, Reading, ServicesDep
 from turnwire.server.auth import Caller, key_json

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from turnwire.core.codec import now_ms, time_text
 from turnwire.core.errors import AgentNotFoundError
+from turnwire.core.log.codec import now_ms, time_text
 from turnwire.scheduler.schedule import Schedule, ScheduleError
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing

@@ -11,13 +11,13 @@ import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request, Response, UploadFile
 from fastapi.responses import JSONResponse
 
-from turnwire.core.codec import now_ms, time_text
-from turnwire.core.contracts import Annotation
+from turnwire.core.contracts.stores import Annotation
 from turnwire.core.errors import SessionFileNotFoundError
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import new_blob
-from turnwire.core.history import transcript
-from turnwire.core.turns import Session, TurnRecord, TurnState
+from turnwire.core.log.codec import now_ms, time_text
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import new_blob
+from turnwire.core.log.history import transcript
+from turnwire.core.log.turns import Session, TurnRecord, TurnState
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.turns import session_feedback
 from turnwire.server.attachments import Attachment, clean_name

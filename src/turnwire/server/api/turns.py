@@ -11,14 +11,14 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from turnwire.core.codec import ascii_json, now_ms, time_text
-from turnwire.core.contracts import Annotation, TurnFilter, TurnStatus
+from turnwire.core.contracts.stores import Annotation, TurnFilter, TurnStatus
 from turnwire.core.errors import SealNotFoundError
+from turnwire.core.log.codec import ascii_json, now_ms, time_text
+from turnwire.core.log.seals import root_of
+from turnwire.core.log.turns import TurnRecord
 from turnwire.core.metrics import FEEDBACK
-from turnwire.core.recording import encode_recording, record_turn, recorded_history
-from turnwire.core.runner import ForkRequest
-from turnwire.core.seals import root_of
-from turnwire.core.turns import TurnRecord
+from turnwire.core.run.runner import ForkRequest
+from turnwire.recordings.recording import encode_recording, record_turn, recorded_history
 from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
 from turnwire.server.messages import ApprovalBody, FeedbackBody, ForkBody, ReplyBody, ToolResultBody, check_key
 from turnwire.server.services import Services

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
-from turnwire.core.contracts import Control, Wire
+from turnwire.core.contracts.wires import Control, Wire
 
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

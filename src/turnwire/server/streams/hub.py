@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from turnwire.core import metrics
-from turnwire.core.contracts import Reconnect, Wire
+from turnwire.core.contracts.wires import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.streams.connection import Connection, QuietConnection, Send
 from turnwire.server.streams.pump import TurnPump, TurnReader

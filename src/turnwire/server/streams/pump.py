@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from turnwire.core import metrics
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import RestartedError
-from turnwire.core.follow import Follower
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent, now_ms
+from turnwire.core.log.follow import Follower
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.replay import Replay, StateReader
 from turnwire.server.streams.resume import Void, settled_encoder

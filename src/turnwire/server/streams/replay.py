@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from turnwire.core import metrics
-from turnwire.core.contracts import Encoder, Gap, LogReader, Store
+from turnwire.core.contracts.stores import LogReader, Store
+from turnwire.core.contracts.wires import Encoder, Gap
 from turnwire.core.errors import EventsGoneError, NotFoundError, RestartedError
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.resume import Void, encoder_at
 

@@ -13,11 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core import metrics
-from turnwire.core.codec import LoggedEvent, decode_event
-from turnwire.core.contracts import Accepted, Control, Encoder, LogReader, Wire
+from turnwire.core.contracts.stores import Accepted, LogReader
+from turnwire.core.contracts.wires import Control, Encoder, Wire
 from turnwire.core.errors import EventsGoneError, RestartedError
-from turnwire.core.events import RestartEvent
-from turnwire.core.follow import follow, read_all
+from turnwire.core.log.codec import LoggedEvent, decode_event
+from turnwire.core.log.events import RestartEvent
+from turnwire.core.log.follow import follow, read_all
 from turnwire.server.errors import HttpError
 
 Void = tuple[range, ...]

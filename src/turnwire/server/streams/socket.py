@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.contracts import Control, Encoder, Wire
+from turnwire.core.contracts.wires import Control, Encoder, Wire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.run.runner import TurnRunner
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.request import Request
 from turnwire.server.services import Services

@@ -9,9 +9,10 @@ import logging
 from time import monotonic
 
 from turnwire.core import metrics
-from turnwire.core.contracts import Reset, Store, Wire
+from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.wires import Reset, Wire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
 from turnwire.server.request import Request, json_headers

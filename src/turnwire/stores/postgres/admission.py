@@ -9,11 +9,11 @@ import json
 
 from msgspec.structs import replace
 
-from turnwire.core.budget import day_of
-from turnwire.core.contracts import RUNNABLE, Accepted, Admission, NewTurn
+from turnwire.core.contracts.stores import RUNNABLE, Accepted, Admission, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
-from turnwire.core.files import default_title
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.files import default_title
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.budget import day_of
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.postgres.blobs import add_blobs, use_blobs
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection, NoPartition

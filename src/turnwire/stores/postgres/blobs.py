@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import FilesFullError, SessionFileNotFoundError, SessionNotFoundError
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import Blob
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import Blob
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.rows import comparable
 from turnwire.stores.postgres.schema import lock_principal

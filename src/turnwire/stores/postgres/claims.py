@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Collection
 from weakref import WeakValueDictionary
 
-from turnwire.core.contracts import RUNNABLE, Command, Worker
+from turnwire.core.contracts.stores import RUNNABLE, Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError, TurnTakenError
 from turnwire.core.ids import new_id
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.rows import NOW, RECORD, UNFINISHED, record_from

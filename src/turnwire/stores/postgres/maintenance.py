@@ -8,10 +8,10 @@ from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 
-from turnwire.core.budget import day_of
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
-from turnwire.core.seals import make_seal
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.seals import make_seal
+from turnwire.core.people.budget import day_of
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
 from turnwire.stores.postgres.blobs import expire_blobs, release_blobs
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection

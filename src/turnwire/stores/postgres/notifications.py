@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import RUNNABLE, Wake
+from turnwire.core.contracts.stores import RUNNABLE, Wake
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.lines import from_lines, to_lines
 from turnwire.stores.postgres.connections import RETRY, Connections, DatabaseConnection, is_transient, reason
 from turnwire.stores.postgres.rows import events_from

@@ -2,10 +2,10 @@
 
 import math
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, Seal, TurnFilter, is_short
+from turnwire.core.contracts.stores import JournalEntry, Seal, TurnFilter, is_short
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, decode_seal, state_from
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import CommitNotifier

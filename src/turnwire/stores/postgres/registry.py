@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from turnwire.core.contracts import KEYS, Annotation, AnnotationKind, ApiKey, Notice
+from turnwire.core.contracts.stores import KEYS, Annotation, AnnotationKind, ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.turns import Session, new_session
+from turnwire.core.log.turns import Session, new_session
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection, Row
 from turnwire.stores.postgres.maintenance import erase_turns
 from turnwire.stores.postgres.notifications import CommitNotifier

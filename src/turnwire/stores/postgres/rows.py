@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry
+from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_entry_lines, from_lines, page_of, unseal
 from turnwire.stores.postgres.connections import DatabaseConnection
 

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from turnwire.core.budget import DAY_MS, day_of
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import StoreUnusableError
+from turnwire.core.log.codec import now_ms
+from turnwire.core.people.budget import DAY_MS, day_of
 from turnwire.stores.postgres.connections import (
     RETRY,
     Connections,

@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from turnwire.core.budget import day_of
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Annotation, ApiKey, Wake, Worker
+from turnwire.core.contracts.stores import Annotation, ApiKey, Wake, Worker
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.files import Blob
-from turnwire.core.seals import make_seal
-from turnwire.core.turns import Session, TurnRecord
+from turnwire.core.log.codec import LoggedEvent, now_ms
+from turnwire.core.log.files import Blob
+from turnwire.core.log.seals import make_seal
+from turnwire.core.log.turns import Session, TurnRecord
+from turnwire.core.people.budget import day_of
 from turnwire.stores.lines import SealedLogs, encode_seal, seal, state_from, to_entry_lines, to_lines
 from turnwire.stores.postgres.blobs import add_blobs
 from turnwire.stores.postgres.claims import WORKERS

@@ -14,8 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from turnwire.core import metrics
-from turnwire.core.budget import tokens_in
-from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal
+from turnwire.core.contracts.stores import RUNNABLE, AppendRequest, Refusal
 from turnwire.core.errors import (
     FencedError,
     PositionError,
@@ -26,6 +25,7 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
+from turnwire.core.people.budget import tokens_in
 from turnwire.stores.lines import SealedLogs, to_entry_lines, to_lines
 from turnwire.stores.postgres.connections import (
     PLANNED_ONCE,

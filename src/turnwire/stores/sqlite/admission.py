@@ -6,10 +6,10 @@ import sqlite3
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, Command, NewTurn
+from turnwire.core.contracts.stores import Accepted, Admission, Command, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
-from turnwire.core.files import default_title
-from turnwire.core.turns import Session, TurnRecord
+from turnwire.core.log.files import default_title
+from turnwire.core.log.turns import Session, TurnRecord
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rules import LogHead, check_admission, check_fork
 from turnwire.stores.sqlite.blobs import add_blobs, use_blobs

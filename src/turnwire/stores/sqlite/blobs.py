@@ -3,10 +3,10 @@
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import FilesFullError, SessionFileNotFoundError, SessionNotFoundError
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import Blob
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import Blob
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.sqlite.writer import SqliteWriter
 

@@ -10,10 +10,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Command, Worker
+from turnwire.core.contracts.stores import Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turns import TurnRecord
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import check_claim
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import RUNNABLE, Command
-from turnwire.core.turns import Phase, TurnRecord
+from turnwire.core.contracts.stores import RUNNABLE, Command
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.turns import Phase, TurnRecord
 from turnwire.stores.rules import Leases, LogHead, ReadyQueue, Watchers
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
 

@@ -2,12 +2,12 @@
 
 import sqlite3
 
-from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError
-from turnwire.core.follow import PAGE
-from turnwire.core.seals import make_seal
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.follow import PAGE
+from turnwire.core.log.seals import make_seal
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
 from turnwire.stores.sqlite.blobs import expire_blobs, release_blobs
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, Seal, TurnFilter, Wake
+from turnwire.core.contracts.stores import JournalEntry, Seal, TurnFilter, Wake
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import SealedLogs, event_page, state_from
 from turnwire.stores.rules import read_with_epoch

@@ -3,9 +3,9 @@
 import sqlite3
 from typing import Any
 
-from turnwire.core.contracts import Annotation, AnnotationKind, ApiKey, Notice
+from turnwire.core.contracts.stores import Annotation, AnnotationKind, ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.turns import Session, new_session
+from turnwire.core.log.turns import Session, new_session
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.maintenance import erase_turns

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import ApiKey, JournalEntry, Seal
+from turnwire.core.contracts.stores import ApiKey, JournalEntry, Seal
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
-from turnwire.core.turns import Session, TurnRecord
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.turns import Session, TurnRecord
 from turnwire.stores.lines import (
     PAGE_BYTES,
     SealedLogs,

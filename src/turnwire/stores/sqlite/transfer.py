@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
+from turnwire.core.contracts.stores import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
 from turnwire.core.errors import StoreUnusableError
-from turnwire.core.files import Blob
-from turnwire.core.turns import Session, TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.files import Blob
+from turnwire.core.log.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
 from turnwire.stores.sqlite.blobs import list_blobs, read_blob

@@ -21,10 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core import metrics
-from turnwire.core.budget import day_of, tokens_in
-from turnwire.core.contracts import AppendRequest, Suspension
+from turnwire.core.contracts.stores import AppendRequest, Suspension
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.turns import TurnRecord, TurnState
+from turnwire.core.people.budget import day_of, tokens_in
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rules import CommitSchedule, without_attachments

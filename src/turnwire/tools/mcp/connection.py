@@ -19,7 +19,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic import ValidationError
 
 from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError
-from turnwire.core.waits import ask
+from turnwire.core.journal.waits import ask
 from turnwire.tools.mcp.server import MAX_TOOLS
 from turnwire.tools.mcp.transports import Transport, watch
 

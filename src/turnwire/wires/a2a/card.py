@@ -6,7 +6,7 @@ A card has the fields of A2A 1.0 and those of 0.3, so that clients of both can r
 from typing import Any
 from urllib.parse import quote
 
-from turnwire.core.contracts import Agent, description_of, starters_of, takes_attachments
+from turnwire.core.contracts.agents import Agent, description_of, starters_of, takes_attachments
 from turnwire.wires.a2a.frames import EVENT
 
 WELL_KNOWN = "/.well-known/agent-card.json"

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.contracts import TurnFilter, TurnStatus
+from turnwire.core.contracts.stores import TurnFilter, TurnStatus
 from turnwire.core.errors import BadCursorError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.messages import parse_count
 from turnwire.server.request import Request

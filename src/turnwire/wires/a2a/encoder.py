@@ -10,10 +10,10 @@ from typing import Any, Self, assert_never
 
 from msgspec import Raw
 
-from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.contracts import Control, Encoder
+from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Raw, Struct
 
-from turnwire.core.codec import ascii_json, time_text
-from turnwire.core.contracts import TurnStatus
-from turnwire.core.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
-from turnwire.core.turns import Question, Step, TurnRecord, TurnState
+from turnwire.core.contracts.stores import TurnStatus
+from turnwire.core.log.codec import ascii_json, time_text
+from turnwire.core.log.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
+from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
 from turnwire.wires.framing import WaitEvent, omit_none
 from turnwire.wires.progress import approval_question, open_client_calls, open_questions, status_of, waiting_steps
 

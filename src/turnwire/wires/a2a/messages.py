@@ -18,8 +18,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.turns import Question
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.turns import Question
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none

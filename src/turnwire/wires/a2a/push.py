@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from turnwire.core import metrics
 from turnwire.core.backoff import Backoff
-from turnwire.core.codec import ascii_json, now_ms
-from turnwire.core.contracts import Annotation, Store
+from turnwire.core.contracts.stores import Annotation, Store
 from turnwire.core.errors import NotFoundError, StoreError, ToolError
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import ascii_json, now_ms
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.turns import turn_state
 from turnwire.settings import Settings
 from turnwire.wires.a2a.frames import Version, legacy_task, task_of_state

@@ -1,9 +1,9 @@
 """Resume points in the stream of a task: after a frame that the client has, or after a snapshot of the task."""
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.contracts.stores import LogReader
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.streams.replay import StateReader
 from turnwire.server.streams.resume import FRAMES, ResumePoint, find_point, walk_log
 from turnwire.wires.a2a.encoder import A2a

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 from pydantic import BaseModel
 
-from turnwire.core.codec import ascii_json
 from turnwire.core.errors import TurnwireError
+from turnwire.core.log.codec import ascii_json
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
 from turnwire.server.request import Request, json_headers

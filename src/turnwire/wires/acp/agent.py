@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from turnwire.core.contracts import OnBusy
-from turnwire.core.events import (
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     DoneEvent,
@@ -24,8 +24,8 @@ from turnwire.core.events import (
     QuestionEvent,
     ReplyEvent,
 )
-from turnwire.core.schemas import TextForm, find_problem
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
+from turnwire.core.people.schemas import TextForm, find_problem
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import parse_fields
 from turnwire.wires.acp.connection import (

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from turnwire.core.codec import ascii_json
+from turnwire.core.log.codec import ascii_json
 
 logger = logging.getLogger("turnwire.wires.acp")
 

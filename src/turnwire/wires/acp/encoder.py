@@ -7,7 +7,7 @@ protocol cannot take text back: after a restart the answer goes on in a new mess
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, assert_never, cast
 
-from turnwire.core.events import (
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -33,7 +33,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
 from turnwire.wires.progress import approval_question, question_schema, step_line
 

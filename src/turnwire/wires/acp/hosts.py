@@ -7,11 +7,12 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from turnwire.client import AsyncClient, ClientError, Gap, ReceivedEvent, TurnSummary
-from turnwire.core.codec import time_text
-from turnwire.core.contracts import OnBusy, description_of, takes_attachments
+from turnwire.core.contracts.agents import description_of, takes_attachments
+from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import EventsGoneError, TurnwireError
-from turnwire.core.follow import follow
-from turnwire.core.turns import TurnState
+from turnwire.core.log.codec import time_text
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnState
 from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, parse_fields

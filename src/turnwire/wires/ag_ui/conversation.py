@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from turnwire.core.codec import clean_text
-from turnwire.core.contracts import OnBusy
+from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import ApprovalNotFoundError, SessionNotFoundError
-from turnwire.core.events import ApprovalRequestEvent, QuestionEvent
 from turnwire.core.ids import is_own_id
-from turnwire.core.turns import Message, Step, TurnRecord, TurnState
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.events import ApprovalRequestEvent, QuestionEvent
+from turnwire.core.log.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError

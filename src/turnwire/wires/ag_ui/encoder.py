@@ -10,10 +10,10 @@ from typing import Any, Self, assert_never
 
 from msgspec import Raw, to_builtins
 
-from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.contracts import Control, Encoder
+from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -39,7 +39,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import add_usage
+from turnwire.core.log.state import add_usage
 from turnwire.wires.ag_ui.frames import (
     AgentPath,
     Events,

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.events import (
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CustomEvent,
@@ -20,7 +20,7 @@ from turnwire.core.events import (
     ResponseEvent,
     Usage,
 )
-from turnwire.core.shared_state import state_change
+from turnwire.core.log.shared_state import state_change
 from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
 
 AgentPath = tuple[str, ...]

@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from turnwire.core.contracts import OnBusy
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields

@@ -9,10 +9,11 @@ from collections import OrderedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader, Store, Wire
+from turnwire.core.contracts.stores import LogReader, Store
+from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import BadCursorError, TurnNotFoundError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     Event,
@@ -20,7 +21,7 @@ from turnwire.core.events import (
     ReplyEvent,
     ToolCallEvent,
 )
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import parse_count
 from turnwire.server.streams.resume import FRAMES, CountFinder, ResumePoint, count_frames, walk_log

@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, field
 
-from turnwire.core.contracts import OnBusy
+from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
 from turnwire.core.ids import is_own_id
-from turnwire.core.turns import Message, Step, TurnRecord
+from turnwire.core.log.turns import Message, Step, TurnRecord
 from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError

@@ -8,10 +8,10 @@ ended, the client would send requests without end.
 from collections.abc import Mapping
 from typing import Any, Self, assert_never, cast
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Control, Encoder
+from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -36,7 +36,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.state import TurnFold
+from turnwire.core.log.state import TurnFold
 from turnwire.wires.ai_sdk.frames import (
     FINISH_STEP,
     START_STEP,

@@ -10,8 +10,8 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import Raw, Struct
 
-from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -25,7 +25,7 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.turns import TurnState
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import (
     DONE,
     QUESTION_DECLINED,

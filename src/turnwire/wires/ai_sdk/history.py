@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import AttachedFile
-from turnwire.core.files import attached_files
-from turnwire.core.history import imported_history
-from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.files import attached_files
+from turnwire.core.log.history import imported_history
+from turnwire.core.log.turns import Message, TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import EncodedWalk, walk_log

@@ -10,11 +10,12 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader, Wire
+from turnwire.core.contracts.stores import LogReader
+from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import ApprovalResponseEvent, DoneEvent, ReplyEvent, ToolResultEvent
-from turnwire.core.follow import follow
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import ApprovalResponseEvent, DoneEvent, ReplyEvent, ToolResultEvent
+from turnwire.core.log.follow import follow
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.resume import (
     CountFinder,

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.messages import check_id, check_key, parse_fields, parse_json

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.events import Event, SessionEvent, TokenEvent
-from turnwire.core.turns import TurnState
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.events import Event, SessionEvent, TokenEvent
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.progress import (
     approval_question,
     open_client_calls,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from turnwire.core.turns import Question, Step
+from turnwire.core.log.turns import Question, Step
 from turnwire.server.errors import HttpError
 
 

@@ -15,11 +15,11 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
-from turnwire.core.codec import ascii_json, begins_wait, time_text
-from turnwire.core.contracts import description_of
+from turnwire.core.contracts.agents import description_of
 from turnwire.core.errors import TurnwireError
-from turnwire.core.follow import follow
-from turnwire.core.turns import Question, Step, TurnRecord, TurnState
+from turnwire.core.log.codec import ascii_json, begins_wait, time_text
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.messages import MessageBody, check_id, parse_fields

@@ -12,10 +12,10 @@ from typing import Any, assert_never
 
 import msgspec
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
-from turnwire.core.contracts import Control, Encoder
+from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -41,8 +41,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import add_usage
-from turnwire.core.turns import Step, TurnState
+from turnwire.core.log.state import add_usage
+from turnwire.core.log.turns import Step, TurnState
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json, frame
 
 NEXT_PARAGRAPH = "\n\n"

@@ -7,8 +7,8 @@ earlier messages are the agent's history; in any other, the turns of the session
 from typing import Any
 
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
 from turnwire.server.request import Request

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, TurnNotFoundError
-from turnwire.core.follow import fold_log
-from turnwire.core.turns import Message, TurnRecord
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.events import (
+from turnwire.core.journal.waits import client_tools
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -17,8 +18,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     Usage,
 )
-from turnwire.core.turns import Message, TurnRecord
-from turnwire.core.waits import client_tools
+from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.wires.framing import text_or_json
 from turnwire.wires.openai.chat_encoder import waiting_call_id
 

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 from pydantic import BaseModel, Field
 
-from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.turns import Message, ToolRequest
-from turnwire.core.waits import CLIENT_TOOLS
+from turnwire.core.journal.waits import CLIENT_TOOLS
+from turnwire.core.log.codec import clean_text
+from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json

@@ -19,10 +19,10 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import Raw
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json, begins_wait
-from turnwire.core.contracts import Control
+from turnwire.core.contracts.wires import Control
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json, begins_wait
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -49,7 +49,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.state import add_usage
+from turnwire.core.log.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
 from turnwire.wires.openai.chat_encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.frames import (

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.events import ToolResultEvent
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.events import ToolResultEvent
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error
 from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request

@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait, log_event
-from turnwire.core.contracts import LogReader
+from turnwire.core.contracts.stores import LogReader
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait, log_event
+from turnwire.core.log.events import (
     ApprovalResponseEvent,
     DoneEvent,
     Event,
@@ -20,8 +20,8 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.follow import follow
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.streams.replay import StateReader
 from turnwire.server.streams.resume import (

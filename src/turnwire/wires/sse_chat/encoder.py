@@ -6,8 +6,8 @@ A client that knows only `session`, `token`, `done`, and one that knows only `to
 
 from typing import assert_never
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Control, Encoder, Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
 
 

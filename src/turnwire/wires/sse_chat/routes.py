@@ -2,12 +2,12 @@
 
 import asyncio
 
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Control, Reset, Wire
+from turnwire.core.contracts.wires import Control, Reset, Wire
 from turnwire.core.errors import TurnNotFoundError
-from turnwire.core.fairness import FairSlots
-from turnwire.core.follow import follow
-from turnwire.core.turns import TurnRecord
+from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.follow import follow
+from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.fairness import FairSlots
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import (
     Cursor,

@@ -14,10 +14,10 @@ from typing import Any, assert_never
 
 from msgspec import Raw
 
-from turnwire.core.codec import LoggedEvent, ascii_json
-from turnwire.core.contracts import Control, Encoder
+from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.events import (
+from turnwire.core.log.codec import LoggedEvent, ascii_json
+from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
@@ -43,8 +43,8 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.state import TurnFold
-from turnwire.core.turns import TurnState
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, answer_text
 
 ANSWER = b"\x1d"

@@ -6,8 +6,8 @@ is one line that ends with a line feed, so several messages in one piece of byte
 
 from typing import assert_never
 
-from turnwire.core.codec import LoggedEvent, ascii_json, json_string
-from turnwire.core.contracts import Control, Encoder, Gap, Reconnect, Reset
+from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
+from turnwire.core.log.codec import LoggedEvent, ascii_json, json_string
 
 
 class WebSocket:

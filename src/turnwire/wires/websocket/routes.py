@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from turnwire.core.codec import ascii_json
-from turnwire.core.contracts import Reset
-from turnwire.core.turns import TurnRecord
+from turnwire.core.contracts.wires import Reset
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import (
     NO_NUL,

@@ -1,0 +1,789 @@
+"""The execution of one claimed turn: from its log, through its agent, to its `done`."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from msgspec.structs import replace
+
+from turnwire.core.backoff import Backoff
+from turnwire.core.contracts.agents import (
+    Agent,
+    HistorySource,
+    check_attachments,
+    continues_diverged,
+    keeps_journal,
+    repeats,
+    resumes,
+    takes_client_tools,
+)
+from turnwire.core.contracts.stores import JournalEntry, Refusal, Store, Suspension
+from turnwire.core.errors import (
+    AgentError,
+    AgentNotFoundError,
+    ClientToolsNotTakenError,
+    EventRefusedError,
+    FencedError,
+    LogRewoundError,
+    StoreError,
+    StoreFullError,
+    TurnEndedError,
+    TurnNotFoundError,
+    TurnwireError,
+)
+from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
+from turnwire.core.journal.waits import TurnWaits, set_waits
+from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.codec import LoggedEvent, comparable, encode_event, now_ms
+from turnwire.core.log.emit import enter_turn, set_running_turn
+from turnwire.core.log.events import (
+    RESERVED,
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    ErrorEvent,
+    Event,
+    ReasoningEvent,
+    ReplyEvent,
+    ResponseEvent,
+    RestartEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.log.files import ATTACHED, TurnFiles, attached_files, encoded_attachments, set_files
+from turnwire.core.log.follow import read_all
+from turnwire.core.log.history import earlier_messages, imported_history
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turn_log import TurnLog
+from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, Message, Stop, Turn, TurnRecord
+from turnwire.core.model_options import check_model_options, model_options
+from turnwire.core.people.budget import Limits, UsageMeter
+from turnwire.core.run.inputs import JOINS, TurnInputs, set_inputs
+from turnwire.core.run.recovery import (
+    BEGUN_AGAIN,
+    NOT_REPEATED,
+    can_continue,
+    progress,
+    release_or_suspend,
+    unfinished_calls,
+    void_outputs,
+)
+
+logger = logging.getLogger("turnwire.runner")
+
+
+class ExecutionState(Enum):
+    """The life cycle of an execution.
+
+    STARTING ─▶ RUNNING ─▶ STOPPING ─▶ ENDING ─▶ ENDED
+                   │                      ├────▶ SUSPENDED
+                   └──▶ SUSPENDED         └────▶ RELEASED
+
+    A stop while STARTING leads to STOPPING without a run of the agent; a completed or failed agent goes from RUNNING to
+    ENDING. ABANDONED can follow every state but the final ones.
+    """
+
+    STARTING = auto()  # The log is being read.
+    RUNNING = auto()  # The agent runs.
+    STOPPING = auto()  # The agent is being cancelled; `_stop` has the reason.
+    ENDING = auto()  # The last events are being written.
+    ENDED = auto()  # Final: the end is committed, by this worker or by another one.
+    SUSPENDED = auto()  # Final: the turn waits for a person.
+    RELEASED = auto()  # Final: the turn is queued for another worker.
+    ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
+
+
+# After a restart, these are never compared with the events in the log: an agent does not yield them, or its journal
+# decides whether they are written again.
+_UNCOMPARED = (
+    *RESERVED,
+    TokenEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    ErrorEvent,
+    RestartEvent,
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+)
+_STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
+_FINAL = (ExecutionState.ENDED, ExecutionState.SUSPENDED, ExecutionState.RELEASED, ExecutionState.ABANDONED)
+_FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
+# Between attempts to read the log at the start of a turn, and to write its end.
+_RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
+# After so many failures that are no errors of the store, the log itself is the problem.
+_MAX_UNREADABLE = 6
+_NO_RECORDING = Recording()  # Of an agent without a journal.
+_NO_DECISIONS: Mapping[str, Decision] = MappingProxyType({})
+
+
+class Execution:
+    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need."""
+
+    __slots__ = (
+        "__weakref__",
+        "_agent",
+        "_checkpoint",
+        "_deadline",
+        "_decisions",
+        "_files",
+        "_finished",
+        "_forced_end",
+        "_history_source",
+        "_inputs",
+        "_journal",
+        "_limits",
+        "_log",
+        "_logged",
+        "_meter",
+        "_on_finished",
+        "_record",
+        "_recording",
+        "_releases_after_step",
+        "_response",
+        "_resumed_calls",
+        "_stop",
+        "_stop_timer",
+        "_store",
+        "_task",
+        "_waiting_calls",
+        "_waits",
+        "state",
+        "turn_id",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        agent: Agent | None,
+        record: TurnRecord,
+        limits: Limits,
+        on_finished: Callable[["Execution"], None],
+        history_source: HistorySource,
+        meter: UsageMeter,
+    ) -> None:
+        self.turn_id = record.id
+        self.state = ExecutionState.STARTING
+        # Made by the first call of `wait`.
+        self._finished: asyncio.Future[None] | None = None
+        self._store = store
+        self._agent = agent
+        self._record = record
+        self._limits = limits
+        self._on_finished = on_finished
+        self._history_source = history_source
+        self._meter = meter
+        self._log = TurnLog(store, record, limits, self._on_store_failure)
+        self._inputs = TurnInputs(store, record, self._log, limits)
+        self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
+        self._waiting_calls: Sequence[JournalEntry] = ()
+        self._checkpoint = b""
+        self._files = TurnFiles(store, record.session_id)
+        self._task: asyncio.Task[None] | None = None
+        self._stop: Stop | None = None
+        self._releases_after_step = False
+        self._response: ResponseEvent | None = None
+        # Calls that are in the log already, and that the agent will yield again.
+        self._decisions: Mapping[str, Decision] = _NO_DECISIONS
+        self._resumed_calls: list[Event] | None = None
+        # For an agent with a journal only. `_logged` counts the logged events that it will yield again after a restart.
+        self._journal: TurnJournal | None = None
+        self._recording = _NO_RECORDING
+        self._logged: dict[bytes, int] | None = None
+        self._deadline: float | None = None
+        self._stop_timer: asyncio.TimerHandle | None = None
+        self._forced_end: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> TurnRecord:
+        """Return the turn as it was claimed."""
+        return self._record
+
+    @property
+    def continues_later(self) -> bool:
+        """Return True if the turn is not over: it waits for a person or for another worker."""
+        return self.state in (ExecutionState.SUSPENDED, ExecutionState.RELEASED)
+
+    @property
+    def _is_finished(self) -> bool:
+        return self.state in _FINAL
+
+    def start(self) -> asyncio.Task[None]:
+        self._task = asyncio.create_task(self._run(), name=f"turn {self.turn_id}")
+        return self._task
+
+    async def wait(self) -> None:
+        """Wait for a final state. The agent may still run then, if it did not stop."""
+        if not self._is_finished:
+            if self._finished is None:
+                self._finished = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._finished)
+
+    # Requests from outside the task, and the transitions they cause
+
+    def stop(self, stop: Stop, patience: float | None = None) -> None:
+        """Cancel the agent and end the turn; close the log of an agent that does not stop within `patience` seconds."""
+        was_running = self.state is ExecutionState.RUNNING
+        self._begin_stopping(stop, patience)
+        if was_running and self._task is not None:
+            self._task.cancel()
+
+    def release_after_step(self) -> None:
+        """Leave the turn to another worker after its current step, if its agent can continue there."""
+        self._releases_after_step = self._agent is not None and resumes(self._agent)
+
+    def abandon(self) -> None:
+        """Stop the agent and write nothing more, because another worker may own the turn by now."""
+        self._log.close()
+        if self.state is ExecutionState.RUNNING and self._task is not None:
+            self._task.cancel()
+        self._finish(ExecutionState.ABANDONED)
+
+    def _begin_stopping(self, stop: Stop, patience: float | None = None) -> None:
+        if self.state not in _STOPPABLE:
+            return
+        if self.state is ExecutionState.RUNNING:
+            seconds = self._limits.cancel_patience if patience is None else patience
+            self._stop_timer = asyncio.get_running_loop().call_later(seconds, self._leave_agent_behind)
+        self.state, self._stop = ExecutionState.STOPPING, stop
+
+    def _leave_agent_behind(self) -> None:
+        if self.state is ExecutionState.STOPPING:
+            logger.warning("the agent %r does not stop in turn %s; it is left behind", self._record.agent, self.turn_id)
+            self._forced_end = asyncio.create_task(self._end())
+
+    def _finish(self, state: ExecutionState) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
+        if not self._is_finished:
+            self.state = state
+            if self._finished is not None and not self._finished.done():
+                self._finished.set_result(None)
+            self._on_finished(self)
+            # These refer to the execution; without them it is freed as soon as its task has ended.
+            self._task = self._journal = self._inputs.journal = None
+            self._log.detach()
+            self._waits.detach()
+
+    # The task
+
+    async def _run(self) -> None:
+        enter_turn(self.turn_id, self._record.session_id, self._record.principal)
+        try:
+            await self._restore_log()
+        except asyncio.CancelledError:
+            self._finish(ExecutionState.ABANDONED)  # The server stops; nothing of the turn has run here.
+            raise
+        except Exception as error:
+            await self._end(error)
+            return
+        try:
+            if self.state is ExecutionState.STARTING:
+                self.state = ExecutionState.RUNNING
+                await self._run_agent()
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            await self._end(error)
+        else:
+            await self._end()
+
+    async def _restore_log(self) -> None:
+        """Read the log, and retry while the store fails: this worker owns the turn, so no other would run or end it."""
+        failures = unreadable = 0
+        while not self._is_finished:
+            try:
+                return await self._log.restore()
+            except TurnNotFoundError:
+                self._finish(ExecutionState.ABANDONED)  # It was deleted.
+            except Exception as error:
+                failures += 1
+                unreadable += not isinstance(error, StoreError)
+                if unreadable >= _MAX_UNREADABLE:
+                    raise
+                logger.warning("the log of turn %s could not be read; this is tried again: %s", self.turn_id, error)
+                await _RETRY.wait(failures)
+
+    async def _run_agent(self) -> None:
+        agent, log = self._agent, self._log
+        if agent is None:
+            raise AgentNotFoundError(self._record.agent)
+        if self._releases_after_step:
+            self._begin_stopping(HANDED_BACK)
+            return
+        # `TurnRunner.start` has checked this, but since a restart the name may stand for another agent.
+        check_attachments(self._record.agent, agent, self._record.options)
+        check_model_options(self._record.agent, agent, self._record.options)
+        if self._waits.tools and not takes_client_tools(agent):
+            raise ClientToolsNotTakenError(self._record.agent)
+        await self._meter.begin(log.fold)
+        self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
+        set_running_turn(log, self._check_emitted)
+        if keeps_journal(agent):
+            await self._open_journal(agent)
+        set_inputs(self._inputs)
+        set_waits(self._waits)
+        set_files(self._files)
+        await self._inputs.collect()
+        approval: WaitForApproval | None = None
+        try:
+            try:
+                await self._write_answer(agent)
+            except Exception as error:
+                if isinstance(error, WaitForApproval) or not self._continues_diverged(agent):
+                    raise
+                await self._begin_again(agent)
+                await self._write_answer(agent)
+        except WaitForApproval as raised:
+            approval = raised
+        finally:
+            self._deadline = None
+        if approval is not None and self.state is ExecutionState.RUNNING:
+            await self._suspend(approval)
+
+    def _continues_diverged(self, agent: Agent) -> bool:
+        has_diverged = self._journal is not None and self._journal.divergence is not None
+        return has_diverged and continues_diverged(agent) and self.state is ExecutionState.RUNNING
+
+    async def _begin_again(self, agent: Agent) -> None:
+        """Keep the finished tool steps of an agent that has changed, take back what follows, and record from here."""
+        log, journal = self._log, self._journal
+        assert journal is not None
+        logger.warning("the agent %r has changed in turn %s: %s", self._record.agent, self.turn_id, journal.divergence)
+        for call in unfinished_calls(log.fold):
+            log.append(ToolResultEvent(call.id, call.name, False, NOT_REPEATED))
+        log.append(RestartEvent(log.fold.border, "diverged"))
+        log.append(StatusEvent(BEGUN_AGAIN))
+        self._recording = journal.begin_again()
+        self._logged = None
+        self._set_journal(agent)
+
+    def _set_journal(self, agent: Agent) -> None:
+        self._journal = TurnJournal(
+            self._log,
+            self._recording,
+            self._limits,
+            repeats=partial(repeats, agent),
+            hands_over=self._hands_over,
+            client_tools=self._waits.tools,
+        )
+        set_journal(self._journal)
+        self._inputs.journal = self._journal
+        self._waits.set_journal(self._journal)
+
+    async def _open_journal(self, agent: Agent) -> None:
+        log = self._log
+        self._recording = fold_journal(await self._store.journal(self.turn_id))
+        if self._recording.is_missing(log.fold):
+            return
+        self._set_journal(agent)
+        if self._recording.calls and not self._recording.is_waiting:
+            count_saved(self._recording)
+        # After a suspension, there may be results without a call.
+        if self._journal is not None and (self._recording.calls or self._recording.segment):
+            await self._read_segment(self._journal)
+
+    async def _read_segment(self, journal: TurnJournal) -> None:
+        """Note the events that the agent need not write again, and the void ones that came out of its tools."""
+        fold, void = self._log.fold, list[LoggedEvent]()
+        counts: dict[bytes, int] = {}
+        async for events in read_all(self._store, self.turn_id, self._recording.base):
+            for logged in events:
+                if fold.is_void(logged.position):
+                    void.append(logged)
+                elif not self._is_not_repeated(logged.event):
+                    body = comparable(logged.event)
+                    counts[body] = counts.get(body, 0) + 1
+        self._logged = counts
+        journal.void_outputs = void_outputs(void, self._recording, fold)
+
+    def _hands_over(self) -> bool:
+        """Hand the turn to another worker if this one drains and no call is open. Return True if it does."""
+        if not self._releases_after_step or self._journal is None or not self._journal.is_between_calls:
+            return False
+        self.stop(HANDED_BACK)
+        return True
+
+    async def _remaining_seconds(self) -> float:
+        """Return the time left for the turn; the time it has waited for people does not count."""
+        started_at = self._record.started_at
+        if self._record.epoch == 1 or started_at is None:
+            return self._limits.turn_timeout
+        elapsed_ms = await self._store_time() - started_at - self._log.fold.waited_ms
+        return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
+
+    async def _store_time(self) -> int:
+        """Return the time of the last renewal by a shared store's clock, which has dated the turn's start."""
+        if self._store.is_shared:
+            with suppress(StoreError):
+                for worker in await self._store.workers():
+                    if worker.id == self._record.worker:
+                        return worker.lease_until - int(self._limits.lease * 1000)
+        return now_ms()
+
+    def _begin_waiting(self) -> None:
+        """Stop the agent and suspend the turn: all that it still does is wait for answers."""
+        if self.state is ExecutionState.RUNNING and self._journal is not None:
+            self._waiting_calls = self._journal.close()
+            self.stop(WAITING)
+
+    async def _suspend_waiting(self) -> Literal["waiting"]:
+        """Commit what the agent waits for and the suspension in one step: what is asked can always be answered."""
+        log = self._log
+        if not self._is_finished:
+            log.reopen()
+        for event in list(self._waits.events()):
+            self._meter.note(event)
+            log.append(event)
+        for entry in self._waiting_calls:
+            log.record(replace(entry, position=log.position))
+        log.close()  # For an agent that was left behind.
+        await log.suspend(self._suspension(self._checkpoint))
+        return "waiting"
+
+    def _suspension(self, checkpoint: bytes) -> Suspension:
+        return Suspension(self._limits.waits_until(now_ms()), checkpoint)
+
+    async def _suspend(self, approval: WaitForApproval) -> None:
+        """Commit the requests and the suspension in one step: a request in the log can always be decided."""
+        log = self._log
+        for request in approval.requests:
+            if not log.fold.has_call(request.call_id):
+                log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
+            log.append(request)
+        for question in approval.questions:
+            if log.fold.question(question.id) is None:
+                log.append(question)
+        if self._journal is not None:
+            names = [*(request.call_id for request in approval.requests), *(each.id for each in approval.questions)]
+            self._journal.suspend(names, approval.checkpoint)
+        # A fork may have the replies to questions that its agent asks again.
+        waits = log.fold.is_waiting
+        try:
+            await (log.suspend(self._suspension(approval.checkpoint)) if waits else log.release())
+        except asyncio.CancelledError:
+            # Readers may have seen the suspension already, so a shutdown must not end the turn.
+            await _wait_uncancelled(asyncio.create_task(log.flush()))
+        if self.state is ExecutionState.RUNNING:
+            self._finish(ExecutionState.SUSPENDED if waits else ExecutionState.RELEASED)
+
+    # The agent's input
+
+    async def _make_turn(self, agent: Agent) -> Turn:
+        record = self._record
+        history = await imported_history(self._store, record)
+        if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
+            history += await self._history_source.recall(record)
+        history += tuple(earlier_messages(self._log.fold.state()))
+        attached = attached_files(record.options)
+        options = {name: value for name, value in record.options.items() if name not in (JOINS, ATTACHED)}
+        if attached:
+            options["attachments"] = await encoded_attachments(attached, self._files)
+        if self._meter.is_spent:  # A summary of the history costs tokens too.
+            raise self._meter.overdraft()
+        return Turn(
+            id=record.id,
+            session_id=record.session_id,
+            principal=record.principal,
+            message=self._inputs.message,
+            agent=record.agent,
+            channel=record.channel,
+            history=history,
+            options=options,
+            resumption=await self._resumption(),
+            progress=await self._progress() if resumes(agent) else (),
+            parent_turn_id=record.parent_turn_id,
+            attachments=attached,
+            metadata=record.options.get("metadata") or {},
+            model_options=model_options(record.options),
+        )
+
+    async def _resumption(self) -> Resumption | None:
+        decisions = self._log.fold.decisions
+        if self._journal is not None:
+            # After a crash, the agent continues from its own suspension; the journal reads decisions about repeats.
+            decisions = self._own_decisions(decisions)
+        replies = self._own_replies()
+        if not decisions and not replies:
+            return None
+        self._decisions = {decision.call_id: decision for decision in decisions}
+        self._checkpoint = await self._store.checkpoint(self.turn_id)
+        return Resumption(decisions, self._checkpoint, replies)
+
+    def _own_replies(self) -> tuple[ReplyEvent, ...]:
+        """Return the replies to the questions that the agent was suspended for; without a journal, all replies."""
+        fold = self._log.fold
+        names = [each.id for each in fold.questions] if self._journal is None else self._recording.decided_calls
+        replies = (fold.reply(name) for name in names or ())
+        return tuple(reply for reply in replies if reply)
+
+    def _own_decisions(self, latest: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """Return the decisions about the calls that the agent was suspended for."""
+        call_ids = self._recording.decided_calls
+        if call_ids is None:
+            # A turn that was suspended before there were journals has no entry for it.
+            return tuple(decision for decision in latest if not decision.is_repeat)
+        decisions = (self._log.fold.decision(call_id) for call_id in call_ids)
+        return tuple(decision for decision in decisions if decision)
+
+    async def _progress(self) -> tuple[Message, ...]:
+        if self._journal is not None:
+            return await self._diverged_progress() if self._recording.has_diverged else ()
+        fold = self._log.fold
+        self._resumed_calls = [ToolCallEvent(call.id, call.name, call.args) for call in unfinished_calls(fold)]
+        return progress(fold)
+
+    async def _diverged_progress(self) -> tuple[Message, ...]:
+        """Return the finished tool steps from which an agent that has changed continues."""
+        await self._log.flush()
+        fold, base = TurnFold(), self._recording.base
+        async for events in read_all(self._store, self.turn_id, 0):
+            for logged in events:
+                if logged.position <= base:
+                    fold.add(logged)
+        return progress(fold)
+
+    # The agent's output
+
+    async def _write_answer(self, agent: Agent) -> None:
+        """Run the agent and write what it yields. The loop is the path of every token."""
+        answer = agent.answer(await self._make_turn(agent))
+        log, meter, running = self._log, self._meter, ExecutionState.RUNNING
+        repeating = self._journal if self._journal is not None and self._journal.repeats_text else None
+        append_token = log.append_token
+        try:
+            async for event in answer:
+                if isinstance(event, str):
+                    if meter.is_spent:
+                        raise meter.overdraft()
+                    if event and not (repeating is not None and repeating.repeats_text):
+                        append_token(event)
+                else:
+                    self._write(event)
+                if log.is_behind:
+                    await log.wait_for_room()
+                if self.state is not running:
+                    return
+        finally:
+            if isinstance(answer, AsyncGenerator):
+                await answer.aclose()
+        if self._journal is not None and self.state is running:
+            self._journal.check_complete()
+
+    def _write(self, event: Event) -> None:
+        log = self._log
+        if isinstance(event, ToolCallEvent | ToolResultEvent) and self._waits.is_client_call(event):
+            for each in self._waits.events_for(event):
+                self._meter.note(each)
+                log.append(each)
+            return
+        if self._logged and self._is_logged(event, self._logged):
+            return
+        match event:
+            case ResponseEvent():
+                # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
+                self._response = event
+                encode_event(event)  # An invalid response must fail here, not at the end of the turn.
+                if event.content and not log.fold.has_answer:
+                    log.append(TokenEvent(event.content))
+            case ToolCallEvent(call_id=call_id) if call_id in self._decisions:
+                _check_arguments(event, self._decisions[call_id])
+            case ToolCallEvent() if self._resumed_calls and (call := encode_event(event)[0]) in self._resumed_calls:
+                self._resumed_calls.remove(call)
+            case ApprovalRequestEvent() | ApprovalResponseEvent():
+                raise EventRefusedError(
+                    f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
+                )
+            case ErrorEvent():
+                raise AgentError(event.error, code=event.code, retryable=event.retryable)
+            case _ if isinstance(event, RESERVED):
+                raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
+            case _:
+                self._meter.note(event)
+                log.append(event)
+                if isinstance(event, ToolResultEvent):
+                    self._after_result()
+
+    def _after_result(self) -> None:
+        if self._journal is not None:
+            self._journal.note_change()
+        elif self._releases_after_step and self._is_between_steps():
+            self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
+
+    def _is_between_steps(self) -> bool:
+        # An agent with a journal is stopped before its next call instead.
+        return not unfinished_calls(self._log.fold)
+
+    def _is_logged(self, event: Event, counts: dict[bytes, int]) -> bool:
+        """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
+        if self._is_not_repeated(event):
+            return False
+        body = comparable(encode_event(event)[0])
+        if not (count := counts.get(body, 0)):
+            return False
+        counts[body] = count - 1
+        return True
+
+    def _is_not_repeated(self, event: Event) -> bool:
+        # Only an agent that journals steps of its own reports the usage of a finished call again.
+        steps_only = self._journal is not None and self._journal.has_steps_only
+        return isinstance(event, _UNCOMPARED) or (isinstance(event, UsageEvent) and not steps_only)
+
+    def _check_emitted(self, event: Event) -> None:
+        """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""
+        try:
+            self._meter.note(event)
+        except TurnwireError as error:
+            self.stop(Stop("failed", *self._explain(error)))
+            raise
+
+    # Reasons to stop
+
+    def check_deadline(self, now: float) -> None:
+        """Stop the agent if the time of the turn is over; `now` is the event loop's time."""
+        if self._deadline is None or now < self._deadline:
+            return
+        text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
+        self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
+
+    def _on_store_failure(self, error: Refusal) -> None:
+        self.stop(_stop_after(error))
+
+    def _stop_from(self, error: BaseException) -> Stop:
+        # The agent's own library may raise CancelledError too; the server shuts down only if this task was cancelled.
+        if isinstance(error, asyncio.CancelledError) and self._task is not None and self._task.cancelling():
+            return SHUTDOWN
+        return Stop("failed", *self._explain(error))
+
+    def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
+        """Return the reason for `done` and an error for the user; details go to the server's log alone."""
+        if not isinstance(error, TurnwireError):
+            logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+        return explain_error(error)
+
+    # The end
+
+    async def _end(self, error: BaseException | None = None) -> None:
+        if self._is_finished or self.state is ExecutionState.ENDING:
+            return
+        stop = self._stop or (None if error is None else self._stop_from(error))
+        self.state = ExecutionState.ENDING
+        # A task of its own, since readers need the end also when this task is cancelled.
+        await _wait_uncancelled(asyncio.create_task(self._write_end(stop)))
+
+    async def _write_end(self, stop: Stop | None) -> None:
+        """Write the end until it is committed, by this worker or by another one, or the turn is abandoned."""
+        last_position = self._log.position
+        failures = 0
+        state = ExecutionState.ENDED
+        while not self._is_finished:
+            try:
+                if failures:
+                    await self._log.rewind()
+                    if stop is None and self._log.position < last_position:
+                        stop = _stop_after(StoreError("a part of the answer could not be written"))
+                state = await self._try_to_end(stop)
+                break
+            except TurnEndedError:
+                logger.warning("turn %s was ended by another worker before", self.turn_id)
+                break
+            except FencedError:
+                logger.warning("turn %s was taken over by another worker, which ends it", self.turn_id)
+                state = ExecutionState.ABANDONED
+                break
+            except (LogRewoundError, TurnNotFoundError) as error:
+                # To write on would give readers other events at positions that they have seen. Claimed again, the turn
+                # has another epoch, which tells them.
+                logger.error("the database has lost committed events of turn %s: %s", self.turn_id, error)
+                state = ExecutionState.ABANDONED
+                break
+            except StoreError as error:
+                logger.warning("the end of turn %s could not be written; this is tried again: %s", self.turn_id, error)
+                if stop is None and isinstance(error, StoreFullError):
+                    stop = _stop_after(error)  # The reserve of a full disk has no room for a whole response.
+            except Exception as error:
+                stop = Stop("failed", *self._explain(error))
+            failures += 1
+            await _RETRY.wait(failures)
+        self._finish(state)
+
+    async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
+        if stop is None:
+            response = whole_response(self._log.fold, self._response)
+            await self._inputs.settle()
+            await self._log.end("completed", response=response)
+        elif (phase := await self._hand_over(stop)) is not None:
+            return _FINAL_STATES[phase]
+        else:
+            await self._inputs.settle()
+            await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
+        return ExecutionState.ENDED
+
+    async def _hand_over(self, stop: Stop) -> Literal["queued", "waiting"] | None:
+        """Return the phase in which the turn was left to other workers, or None if it has to end."""
+        if stop is WAITING:
+            return await self._suspend_waiting()
+        if self._agent is None or not can_continue(self._agent, stop):
+            return None
+        if not self._is_finished:
+            self._log.reopen()
+        return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
+
+
+def explain_error(error: BaseException) -> tuple[str, ErrorEvent]:
+    """Return the reason for `done` and an error for the user, in words that are safe to show."""
+    match error:
+        case AgentError():
+            event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
+        case TurnwireError():
+            event = ErrorEvent(str(error), error.code)
+        case _:
+            text = f"The agent failed ({type(error).__name__}). The server's log tells more."
+            event = ErrorEvent(text, "agent_failed")
+    return event.code, event
+
+
+def whole_response(fold: TurnFold, response: ResponseEvent | None) -> ResponseEvent:
+    """Return the agent's response, if it gave one, completed from the log."""
+    response, state = response or ResponseEvent(""), fold.state()
+    return ResponseEvent(
+        content=state.text,
+        citations=response.citations or tuple(state.citations),
+        mode=response.mode,
+        tools_used=response.tools_used or tuple(state.tools_used),
+        usage=response.usage or state.usage,
+        timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
+        model=response.model,
+        model_error=response.model_error,
+    )
+
+
+def _stop_after(error: Refusal) -> Stop:
+    return Stop("failed", error.code, ErrorEvent(str(error), error.code, True))
+
+
+async def _wait_uncancelled(task: asyncio.Task[None]) -> None:
+    """Wait for a task to finish, ignoring the cancellation of the caller."""
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+    task.result()
+
+
+def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:
+    """Raise AgentError unless the call is exactly the one that a person has decided about."""
+    logged, _ = encode_event(call)
+    assert isinstance(logged, ToolCallEvent)
+    if logged.tool != decision.tool or logged.args not in (decision.args, decision.requested_args):
+        raise AgentError(
+            f"The agent wanted to call {decision.tool!r} with other arguments than those that were decided about.",
+            code="approval_conflict",
+        )

@@ -1,0 +1,264 @@
+"""Forks: a new turn that shares the log and the journal of another one up to a position, and goes on from there.
+
+An agent with a journal continues the work as if its worker had been lost at that position: calls that had finished are
+answered from the journal, a reply of the model that was not complete is taken back and requested again, and a tool that
+ran is repeated if it may be; otherwise a person is asked.
+
+With another message, agent or model, and for an agent without a journal, the log goes on with a `message`. The agent
+gets what comes before it as history, in which open calls are closed as cancelled.
+
+What the log does not show at the position has not happened in the fork.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from turnwire.core.contracts.agents import Agent, keeps_journal, resumes
+from turnwire.core.contracts.stores import JournalEntry
+from turnwire.core.journal.turn_journal import FOLLOW_UP, Recording, fold_journal
+from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.events import (
+    ApprovalRequestEvent,
+    AttachedFile,
+    Event,
+    MessageEvent,
+    RestartEvent,
+    SessionEvent,
+    TokenEvent,
+)
+from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.log.state import OPENING_POSITION, TurnFold, fold_events
+from turnwire.core.run.recovery import doubtful_calls, repeat_requests, restart_position
+
+FORKED = "forked"
+"""The reason of the `restart` in the log of a fork."""
+CALL_REPEATED = (
+    "This call ran in the turn that this one was forked from, so it may have taken effect already. Run it again?"
+)
+_ENDINGS = ("response", "error", "done")
+
+
+class ForkPlan(Struct, kw_only=True):
+    """The beginning of a fork, which shares the first `shared` events. With `waits`, a person has to decide first.
+
+    `attachments` are the files of the message that it answers, `digests` those of all its messages.
+    """
+
+    events: list[LoggedEvent]
+    shared: int
+    entries: list[JournalEntry]
+    message: str
+    attachments: tuple[AttachedFile, ...]
+    digests: set[str]
+    checkpoint: bytes | None = None
+    waits: bool = False
+
+    def add(self, *events: Event) -> None:
+        for event in events:
+            self.events.append(log_event(event, len(self.events) + 1, 0))
+
+    def opening(self, session: SessionEvent) -> list[LoggedEvent]:
+        """Return the events of the log, with this event as the first."""
+        first = log_event(session, 1, 0)
+        first.at = self.events[0].at
+        return [first, *self.events[1:]]
+
+
+def copied_events(events: Iterable[LoggedEvent], position: int) -> list[LoggedEvent]:
+    """Return the events that a fork shares: up to the position, and without the end of the turn.
+
+    Their times are moved by one amount, so that the last of them is now and the turn's clock has no gap. They have the
+    epoch in which the fork is accepted.
+    """
+    copied: list[LoggedEvent] = []
+    for logged in events:
+        if logged.position > max(position, OPENING_POSITION) or logged.type in _ENDINGS:
+            break
+        copied.append(logged)
+    delay = now_ms() - copied[-1].at
+    return [LoggedEvent(logged.position, 0, logged.at + delay, logged.body) for logged in copied]
+
+
+def plan_fork(
+    copied: Sequence[LoggedEvent],
+    journal: Sequence[JournalEntry],
+    agent: Agent,
+    message: str | None,
+    *,
+    by: str,
+    channel: str,
+    is_changed: bool,
+) -> ForkPlan:
+    """Return the beginning of a fork from the events that it shares, and the journal of the forked turn.
+
+    With another `message`, or if its agent or model `is_changed`, the fork goes on with a message, which may be the
+    last one of the copied events again. Otherwise it continues the work, if the agent can.
+    """
+    fold = fold_events(copied)
+    entries = _entries_until(copied, journal, fold)
+    recording = fold_journal(entries)
+    is_repeated = message in (None, fold.message)
+    if is_repeated and not is_changed and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
+        return _plan_continuation(copied, entries, recording, fold, agent)
+    attachments = fold.attachments if is_repeated else ()
+    message_event = MessageEvent(message or fold.message, by, channel, attachments)
+    return _plan_follow_up(copied, entries, recording, fold, message_event)
+
+
+def _digests(fold: TurnFold) -> set[str]:
+    state = fold.state()
+    files = [*state.attachments, *(file for each in state.follow_ups for file in each.attachments)]
+    return {file.digest for file in files if file.digest}
+
+
+def _can_continue(recording: Recording, fold: TurnFold) -> bool:
+    has_start = not recording.decided_calls or recording.checkpoint is not None
+    return recording.is_complete and has_start and not recording.is_missing(fold)
+
+
+# The same message
+
+
+def _plan_continuation(
+    copied: Sequence[LoggedEvent], entries: list[JournalEntry], recording: Recording, fold: TurnFold, agent: Agent
+) -> ForkPlan:
+    plan = ForkPlan(
+        events=list(copied),
+        shared=len(copied),
+        entries=entries,
+        message=fold.message,
+        attachments=fold.attachments,
+        digests=_digests(fold),
+        checkpoint=recording.checkpoint,
+    )
+    end = _before_unrecorded_requests(copied, recording, fold)
+    texts = [
+        (logged.position, logged.agent_path)
+        for logged in copied[recording.base : end]
+        if logged.type in ("token", "reasoning") and not fold.is_void(logged.position)
+    ]
+    restart_at = restart_position(end, texts, recording, fold)
+    doubtful = doubtful_calls(recording, fold, agent)
+    if restart_at < len(copied) or doubtful:
+        plan.add(RestartEvent(restart_at, FORKED))
+        fold.add(plan.events[-1])
+    plan.waits = bool(doubtful) or fold.is_waiting
+    for call in doubtful:
+        plan.add(*repeat_requests(call, fold, CALL_REPEATED))
+    return plan
+
+
+def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Recording, fold: TurnFold) -> int:
+    """Return the last position before undecided requests for which the journal has no suspension (any more).
+
+    The agent, or this fork, makes those requests again.
+    """
+    recorded = recording.decided_calls or ()
+    ids = {request.call_id for request in fold.undecided}
+    requests = [
+        logged.position
+        for logged in copied
+        if logged.type == "approval_request"
+        and isinstance(logged.event, ApprovalRequestEvent)
+        and logged.event.call_id in ids
+        and not fold.is_void(logged.position)
+        and not (logged.event.call_id in recorded and logged.position <= recording.base)
+    ]
+    return min(requests, default=len(copied) + 1) - 1
+
+
+def _entries_until(
+    copied: Sequence[LoggedEvent], journal: Sequence[JournalEntry], fold: TurnFold
+) -> list[JournalEntry]:
+    """Return the journal entries that a fork shares.
+
+    A call that the log shows without a result is open, whatever the journal knows: its start is shared, also if it
+    comes later, and its result is not. A call of which the log shows nothing is not shared. A call that waits for an
+    answer at the position has not gone on.
+    """
+    position = copied[-1].position
+    calls, results, requests = (
+        {getattr(logged.event, "call_id", "") for logged in copied if logged.type == kind}
+        for kind in ("tool_call", "tool_result", "approval_request")
+    )
+    open_ids = (calls | requests) - results
+    undecided = {request.call_id for request in fold.undecided}
+    call_ids = {(entry.segment, entry.key): entry.call_id for entry in journal if entry.state == "started"}
+    segment = 0
+    waiting: set[str] = set()
+    entries: list[JournalEntry] = []
+    for entry in journal:
+        call_id = call_ids.get((entry.segment, entry.key), "")
+        is_open = entry.kind == "tool" and call_id in open_ids
+        if entry.kind == "suspension":
+            if entry.position <= position:
+                segment = entry.segment
+                entries.append(entry)
+        elif entry.segment != segment:
+            continue
+        elif entry.kind == "input":
+            entries += _shared_inputs(entry, position)
+        elif is_open and entry.state == "waiting" and entry.position <= position:
+            waiting.add(entry.key)
+            entries.append(entry)
+        elif entry.key in waiting and entry.position > position:
+            continue
+        elif is_open and entry.state == "started" and (entry.position <= position or call_id not in undecided):
+            entries.append(replace(entry, since=min(entry.since, position), position=min(entry.position, position)))
+        elif not is_open and entry.position <= position and entry.since < position:
+            entries.append(entry)
+    return [replace(entry, epoch=0) for entry in entries]
+
+
+def _shared_inputs(entry: JournalEntry, position: int) -> Iterator[JournalEntry]:
+    """Yield the entry with those of its messages whose `input` events are shared; these end at its position."""
+    messages = json.loads(entry.result)
+    if shared := messages[: max(0, len(messages) - max(0, entry.position - position))]:
+        last = min(entry.position, position)
+        result = json.dumps(shared, separators=(",", ":")).encode("ascii")
+        yield replace(entry, since=min(entry.since, last), position=last, result=result)
+
+
+# Another message, agent or model
+
+
+def _plan_follow_up(
+    copied: Sequence[LoggedEvent],
+    entries: list[JournalEntry],
+    recording: Recording,
+    fold: TurnFold,
+    message: MessageEvent,
+) -> ForkPlan:
+    plan = ForkPlan(
+        events=list(copied),
+        shared=len(copied),
+        entries=entries,
+        message=message.content,
+        attachments=message.attachments,
+        digests=_digests(fold),
+    )
+    if len(copied) == OPENING_POSITION:
+        plan.digests = {file.digest for file in message.attachments if file.digest}
+        # Nothing has been answered yet, so the message replaces the first one.
+        plan.shared -= 1
+        del plan.events[1:]
+        plan.add(message)
+        return plan
+    if fold.has_answer:
+        plan.add(TokenEvent(PARAGRAPH))
+    plan.add(message)
+    segment, position = recording.segment + 1, len(plan.events)
+    plan.entries.append(
+        JournalEntry(
+            kind="suspension",
+            key=f"{FOLLOW_UP} {segment}",
+            state="finished",
+            segment=segment,
+            since=position,
+            position=position,
+        )
+    )
+    return plan
