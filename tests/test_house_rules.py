@@ -297,8 +297,6 @@ def test_the_layers_are_those_that_are_checked() -> None:
     checked = [set(layer.split(" | ")) for contract in contracts for layer in contract.get("layers", ())]
     (layers, rooms) = re.findall(r"```\n((?:[a-z_ |]+\n)+)```", ARCHITECTURE.partition("## The layers")[2])
     assert [set(line.split(" | ")) for line in (layers + rooms).splitlines()] == checked
-    (line,) = re.findall(r"```\n(cli > .*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    assert [set(layer.split(" | ")) for layer in " ".join(line.split()).split(" > ")] == checked
 
 
 # What is imported is installed
