@@ -43,16 +43,14 @@ NEEDS = {
     "node": "needs Node and npm",
     "postgres": "needs PostgreSQL",
     "process": "starts other programs and waits for them",
-    "released": "compares everything released with golden files, which takes minutes",
     "long": "computes for several seconds, or waits in real time",
 }
-LONGEST = ("long", "process", "browser", "node", "released", "postgres")
+LONGEST = ("long", "process", "browser", "node", "postgres")
 FOLDERS = {
     "browser": "browser",
     "clients": "node",
     "faults": "process",
     "process": "process",
-    "released": "released",
     "stores/postgres": "postgres",
 }
 FIXTURES = {"browser": "browser", "node": "node", "processes": "postgres"}
