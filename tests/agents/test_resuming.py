@@ -61,16 +61,6 @@ class Bench:
         return f"did {what}"
 
 
-@pytest.fixture(params=[True, False], ids=["journal", "progress"], autouse=True)
-def with_journal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run each test over an agent that continues from its journal, and over one that continues from its log."""
-    monkeypatch.setitem(OPTIONS, "journal", request.param)
-    return request.param
-
-
-OPTIONS = {"journal": True}
-
-
 @asynccontextmanager
 async def another(
     store: MemoryStore, server: ScriptedModel, bench: Bench, on_crash: OnCrash = "resume", max_steps: int = 20
@@ -83,7 +73,6 @@ async def another(
         retries=0,
         on_crash=on_crash,
         max_steps=max_steps,
-        journal=OPTIONS["journal"],
     )
     try:
         async with open_actor_desk(store, agent) as desk:

@@ -6,7 +6,6 @@ It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
@@ -20,8 +19,8 @@ from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.ids import new_id
 from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fingerprint
-from turnwire.core.journal.waits import ClientTool, check_names, client_tools
-from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.journal.waits import ClientTool, approval, check_names, client_tools
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.core.log.files import MODEL_FILE_TYPES, user_message
 from turnwire.core.log.history import PARAGRAPH, add_messages
@@ -41,6 +40,7 @@ _NO_OPTIONS = ModelOptions()
 
 
 Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
+Decide = Callable[[ApprovalRequestEvent], Awaitable[Decision]]
 OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
@@ -55,17 +55,18 @@ class ChatCompletionsAgent:
     """An agent that calls a model and runs its tools. `max_steps` limits the model calls of one turn.
 
     A turn whose worker was lost continues: calls of the model and of tools that had finished are answered from the
-    turn's journal. With `on_crash="close"` it ends instead; with `journal=False` nothing is recorded, and it continues
-    from its last finished tool. `tools` may contain toolsets such as `McpServer`: the first turn opens them, `close`
-    closes them. `takes_attachments` are the media types of files that the model can read. `takes_model_options` are the
-    names of the model options that clients may send (see `core.model_options`), by default all but `instructions`.
-    `base_url` and the parameters after it apply to a model given by name.
+    turn's journal. With `on_crash="close"` it ends instead. `tools` may contain toolsets such as `McpServer`: the first
+    turn opens them, `close` closes them. `takes_attachments` are the media types of files that the model can read.
+    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    default all but `instructions`. `base_url` and the parameters after it apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two tools of one name.
     """
 
     description: str | None = None
     starters: Sequence[str] = ()
+    journal = True
+    takes_client_tools = True
 
     def __init__(
         self,
@@ -76,7 +77,6 @@ class ChatCompletionsAgent:
         max_steps: int = 20,
         on_crash: OnCrash = "resume",
         on_divergence: OnDivergence = "end",
-        journal: bool = True,
         takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
         takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
         base_url: str | None = None,
@@ -94,7 +94,6 @@ class ChatCompletionsAgent:
         self.max_steps = max_steps
         self.on_crash: OnCrash = on_crash
         self.on_divergence: OnDivergence = on_divergence
-        self.journal = journal
         self.takes_attachments = takes_attachments
         self.takes_model_options = chosen_options(takes_model_options, _possible_options(self.model))
         self.tools: dict[str, Tool] = {}
@@ -113,15 +112,10 @@ class ChatCompletionsAgent:
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
         offered = client_tools(turn.options)
-        run = self._run(messages, turn.resumption, turn.progress, model, current_inputs(), offered, turn.model_options)
+        run = self._run(messages, approval, turn.progress, model, current_inputs(), offered, turn.model_options)
         async with aclosing(run) as events:
             async for event in events:
                 yield event
-
-    @property
-    def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
-        return self.journal
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -172,20 +166,13 @@ class ChatCompletionsAgent:
         self, session: list[Message], message: str, on_event: OnEvent | None, approve: Approve | None
     ) -> str:
         content = ""
-        resumption: Resumption | None = None
-        while True:
-            messages = [*session, Message("user", message)]
-            try:
-                async with aclosing(self._run(messages, resumption)) as events:
-                    async for event in events:
-                        if isinstance(event, str):
-                            content += event
-                        elif on_event is not None:
-                            await _report(on_event, event)
-                break
-            except WaitForApproval as wait:
-                decisions = [await _decide(request, approve) for request in wait.requests]
-                resumption = Resumption(tuple(decisions), wait.checkpoint)
+        messages = [*session, Message("user", message)]
+        async with aclosing(self._run(messages, _one_by_one(approve))) as events:
+            async for event in events:
+                if isinstance(event, str):
+                    content += event
+                elif on_event is not None:
+                    await _report(on_event, event)
         session[:] = messages
         return content
 
@@ -196,7 +183,7 @@ class ChatCompletionsAgent:
     async def _run(
         self,
         messages: list[Message],
-        resumption: Resumption | None,
+        decide: Decide,
         progress: Sequence[Message] = (),
         model: Model | None = None,
         inputs: TurnInputs | None = None,
@@ -206,16 +193,25 @@ class ChatCompletionsAgent:
         """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
         instructions = options.extend(self.instructions)
-        loop = ToolLoop(model or self.model, instructions, tools, messages, self.max_steps, inputs, offered, options)
-        async with aclosing(loop.run(resumption, progress)) as events:
+        loop = ToolLoop(
+            model or self.model, instructions, tools, messages, self.max_steps, decide, inputs, offered, options
+        )
+        async with aclosing(loop.run(progress)) as events:
             async for event in events:
                 yield event
 
 
-async def _decide(request: ApprovalRequestEvent, approve: Approve | None) -> Decision:
-    approved = approve is not None and await approve(request)
-    reason = None if approve is not None else "no approval callback was passed"
-    return Decision(call_id=request.call_id, tool=request.tool, args=request.args, approved=approved, reason=reason)
+def _one_by_one(approve: Approve | None) -> Decide:
+    """Return a function that asks the callback about one request at a time, and denies all without a callback."""
+    deciding = asyncio.Lock()
+
+    async def decide(request: ApprovalRequestEvent) -> Decision:
+        async with deciding:
+            approved = approve is not None and await approve(request)
+        reason = None if approve is not None else "no approval callback was passed"
+        return Decision(call_id=request.call_id, tool=request.tool, args=request.args, approved=approved, reason=reason)
+
+    return decide
 
 
 async def _report(on_event: OnEvent, event: Event) -> None:
@@ -230,32 +226,20 @@ async def _report(on_event: OnEvent, event: Event) -> None:
 
 
 class _LoopCall(Struct, frozen=True):
-    """One tool call. `args` is None if the arguments are not JSON; `denial` is set if a person denied the call."""
+    """One tool call. `args` is None if the arguments are not JSON."""
 
     call_id: str
     tool: str
     args: dict[str, Any] | None
-    is_decided: bool = False
-    denial: str | None = None
-
-
-class _LoopCheckpoint(Struct, frozen=True, rename={"messages": "said", "has_text": "has_spoken"}):
-    """The state of a suspended run: the messages it added, the model calls it made, whether text precedes its tools.
-
-    The stored names are older than those of the fields; turns may be suspended over an upgrade.
-    """
-
-    messages: list[Message]
-    step: int
-    has_text: bool
 
 
 class ToolLoop:
     """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
 
     `messages` is the conversation. The run appends its own messages to it, and before each model call the new messages
-    of `inputs`. The model is offered `client_tools` beside `tools`; the client runs them. `options` are the client's
-    model options; the client's instructions are part of `instructions` already.
+    of `inputs`. `decide` is awaited before a tool that needs approval runs. The model is offered `client_tools` beside
+    `tools`; the client runs them. `options` are the client's model options; the client's instructions are part of
+    `instructions` already.
 
     Raises AgentError if two tools have the same name.
     """
@@ -267,6 +251,7 @@ class ToolLoop:
         tools: Mapping[str, Tool],
         messages: list[Message],
         max_steps: int,
+        decide: Decide,
         inputs: TurnInputs | None = None,
         client_tools: Sequence[ClientTool] = (),
         options: ModelOptions = _NO_OPTIONS,
@@ -283,6 +268,7 @@ class ToolLoop:
             ToolSpec(tool.name, tool.description, tool.parameters) for tool in (*tools.values(), *client_tools)
         ]
         self._max_steps = max_steps
+        self._decide = decide
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._text = ""
         self._calls: list[ToolCallRequest] = []
@@ -294,16 +280,14 @@ class ToolLoop:
         self._inputs = inputs
         self._has_text = False
 
-    async def run(
-        self, resumption: Resumption | None = None, progress: Sequence[Message] = ()
-    ) -> AsyncGenerator[Event | str]:
-        """Run to the final answer, from `progress` if there is some, otherwise from the checkpoint of `resumption`.
+    async def run(self, progress: Sequence[Message] = ()) -> AsyncGenerator[Event | str]:
+        """Run to the final answer, from `progress` if there is some.
 
-        Raises ModelError, WaitForApproval, and AgentError `max_turns` if the model still requests tools at the limit.
+        Raises ModelError, and AgentError `max_turns` if the model still requests tools at the limit.
         """
-        calls = self._restore_progress(progress, resumption) if progress else self._restore_checkpoint(resumption)
+        calls = self._restore_progress(progress)
         while True:
-            async with aclosing(self._run_or_suspend(calls)) as results:
+            async with aclosing(self._run_tools(calls)) as results:
                 async for event in results:
                     yield event
             if self._step >= self._max_steps:
@@ -333,16 +317,7 @@ class ToolLoop:
             code="max_turns",
         )
 
-    def _restore_checkpoint(self, resumption: Resumption | None) -> list[_LoopCall]:
-        """Restore the run from its suspension, and return the calls that a person has decided."""
-        if resumption is None:
-            return []
-        checkpoint = _decode_checkpoint(resumption.checkpoint)
-        self.messages += checkpoint.messages
-        self._has_text, self._step = checkpoint.has_text, checkpoint.step
-        return list(map(_decided_call, resumption.decisions))
-
-    def _restore_progress(self, progress: Sequence[Message], resumption: Resumption | None) -> list[_LoopCall]:
+    def _restore_progress(self, progress: Sequence[Message]) -> list[_LoopCall]:
         """Restore the run from the messages in its log, and return the calls that have no result."""
         for message in progress:
             content = message.content
@@ -354,29 +329,12 @@ class ToolLoop:
             self.messages.append(structs.replace(message, content=content))
         self._call_ids |= {call.call_id for message in progress for call in message.tool_calls}
         ended = {message.call_id for message in progress}
-        decided = {decision.call_id: decision for decision in resumption.decisions} if resumption else {}
         return [
-            _decided_call(decided[call.call_id])
-            if call.call_id in decided
-            else _LoopCall(call.call_id, call.tool, call.args)
+            _LoopCall(call.call_id, call.tool, call.args)
             for message in progress
             for call in message.tool_calls
             if call.call_id not in ended
         ]
-
-    async def _run_or_suspend(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
-        """Run the calls that need no approval; raise WaitForApproval for those that do."""
-        pending = [call for call in calls if self._needs_approval(call)]
-        async with aclosing(self._run_tools([call for call in calls if call not in pending])) as results:
-            async for event in results:
-                yield event
-        if pending:
-            checkpoint = _LoopCheckpoint(self.messages[self._initial_count :], self._step, self._has_text)
-            requests = [
-                ApprovalRequestEvent(call.call_id, call.tool, call.args or {}, editable=self._tools[call.tool].editable)
-                for call in pending
-            ]
-            raise WaitForApproval(requests, _encode_checkpoint(checkpoint))
 
     async def _next_reply(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, or take it from the journal if it was finished before a crash."""
@@ -450,10 +408,6 @@ class ToolLoop:
             ToolRequest(call.call_id, call.tool, read_arguments(call.arguments) or {}) for call in calls
         )
 
-    def _needs_approval(self, call: _LoopCall) -> bool:
-        tool = self._tools.get(call.tool)
-        return tool is not None and call.args is not None and not call.is_decided and tool.requires_approval(call.args)
-
     async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
         """Run calls in parallel. Yield results as the calls end; add their messages in the order of the requests."""
         room = asyncio.Semaphore(_MAX_PARALLEL_TOOLS)
@@ -474,8 +428,6 @@ class ToolLoop:
         self.messages += [Message("tool", outcomes[call.call_id].text, call_id=call.call_id) for call in calls]
 
     async def _run_tool(self, call: _LoopCall, room: asyncio.Semaphore) -> ToolOutcome:
-        if call.denial is not None:
-            return ToolOutcome(False, call.denial, call.denial, 0.0)
         tool = self._tools.get(call.tool)
         if call.tool in self._client_tools and call.args is not None:
             # The limit of parallel tools does not count these: the client does the work.
@@ -486,6 +438,12 @@ class ToolLoop:
             if call.tool in self._client_tools:
                 error = f"Error: the arguments of {call.tool} are wrong: they are not a JSON object"
             return ToolOutcome(False, error, error, 0.0)
+        if call.args is not None and tool.requires_approval(call.args):
+            request = ApprovalRequestEvent(call.call_id, call.tool, call.args, editable=tool.editable)
+            decision = await self._decide(request)
+            if not decision.approved:
+                return ToolOutcome(False, decision.denial, decision.denial, 0.0)
+            call = structs.replace(call, args=decision.args)
         async with room:
             return await self._run_once(call, lambda: run_tool(tool, call.args, call_id=call.call_id))
 
@@ -503,17 +461,3 @@ class ToolLoop:
             outcome = await run()
             step.finish(msgspec.to_builtins(outcome))
         return outcome
-
-
-def _decided_call(decision: Decision) -> _LoopCall:
-    denial = None if decision.approved else decision.denial
-    return _LoopCall(decision.call_id, decision.tool, decision.args, is_decided=True, denial=denial)
-
-
-def _encode_checkpoint(checkpoint: _LoopCheckpoint) -> bytes:
-    # The standard library's JSON accepts lone surrogates, which a model may write.
-    return json.dumps(msgspec.to_builtins(checkpoint)).encode()
-
-
-def _decode_checkpoint(data: bytes) -> _LoopCheckpoint:
-    return msgspec.convert(json.loads(data), _LoopCheckpoint)

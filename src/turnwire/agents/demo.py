@@ -1,17 +1,19 @@
 """A scripted agent that shows what a turn looks like: no model, no network, no effects.
 
-Its script is a list of beats that never changes, so a turn that was lost with its process continues at the beat after
-the last tool call or result in its log.
+Its script is a list of beats that never changes, and the end of each tool is a step in the journal. So a turn that was
+lost with its process continues at the beat after its last finished tool.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from turnwire.core.contracts.agents import OnCrash
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.turn_journal import current_journal, journaled
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
@@ -34,6 +36,7 @@ _RESEARCHER = ("researcher",)
 _WORD_SECONDS = 0.035
 _TICKETS = {"route": "Norddeich - Norderney", "passengers": 2, "price": "27.00 EUR"}
 _PURCHASE = "buy_tickets"
+_WHY_APPROVAL = "This demo buys nothing. It shows that a tool can wait for a person."
 
 _TIMETABLE = "Ferries leave Norddeich at 07:30, 09:45 and 13:15. The crossing takes 55 minutes."
 _DUNES = "The path through the dunes to the lighthouse is seven kilometres long and closed at high water."
@@ -77,59 +80,46 @@ class DemoAgent:
     takes_attachments = False
     takes_model_options = False
     on_crash: OnCrash = "resume"
+    journal = True
 
     def __init__(self, pace: float = 1.0) -> None:
         self._pace = pace
 
-    def repeats(self, tool: str) -> bool:
-        """Return True: no tool of the script has an effect."""
-        return True
-
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        is_approved = _decision(turn)
         is_short = any(word in turn.message.lower() for word in ("approv", "ticket"))
-        beats = [*(_short_script(is_approved) if is_short else _long_script(turn, is_approved))]
-        for beat in beats[_next_beat(beats, turn) :]:
-            await asyncio.sleep(beat.seconds * self._pace)
-            if isinstance(beat.output, ToolCallEvent) and beat.output.tool == _PURCHASE and is_approved is None:
-                reason = "This demo buys nothing. It shows that a tool can wait for a person."
-                raise WaitForApproval([ApprovalRequestEvent(beat.output.call_id, _PURCHASE, _TICKETS, reason)])
+        script = _short_script if is_short else partial(_long_script, turn)
+        journal = current_journal()
+        # The script is the same for both decisions up to the purchase.
+        beats, index = [*script(False)], 0
+        while index < len(beats):
+            beat = beats[index]
+            if journal is None or not journal.is_replaying:
+                await asyncio.sleep(beat.seconds * self._pace)
+            if isinstance(beat.output, ToolResultEvent):
+                await journaled(beat.output.call_id, _run_tool, idempotent=True)
             yield beat.output
+            if isinstance(beat.output, ToolCallEvent) and beat.output.tool == _PURCHASE:
+                decision = await approval(ApprovalRequestEvent(_PURCHASE, _PURCHASE, _TICKETS, _WHY_APPROVAL))
+                beats = [*script(decision.approved)]
+            index += 1
         yield ResponseEvent("", mode="scripted")
 
 
-def _decision(turn: Turn) -> bool | None:
-    """Return the decision about the purchase: from a person just now, or from a result before a crash."""
-    if turn.resumption is not None:
-        return turn.resumption.decisions[0].approved
-    results = [message.content for message in turn.progress if message.call_id == _PURCHASE]
-    return not results[0].startswith("Denied") if results else None
+async def _run_tool() -> None:
+    """Do nothing: no tool of the script has an effect."""
 
 
-def _next_beat(beats: list[Beat], turn: Turn) -> int:
-    """Return the index after the last beat that a crash cannot void: a tool call or a result in the log."""
-    begun = {call.call_id for message in turn.progress for call in message.tool_calls}
-    ended = {message.call_id for message in turn.progress if message.role == "tool"}
-
-    def is_in_log(event: Event | str) -> bool:
-        if isinstance(event, ToolCallEvent):
-            return event.call_id in begun and not event.agent_path
-        return isinstance(event, ToolResultEvent) and event.call_id in ended and not event.agent_path
-
-    return max((index + 1 for index, beat in enumerate(beats) if is_in_log(beat.output)), default=0)
+# The scripts
 
 
-# The scripts. A decision that is not yet known ends a script at its purchase, so its value does not matter there.
-
-
-def _short_script(is_approved: bool | None) -> Iterator[Beat]:
+def _short_script(is_approved: bool) -> Iterator[Beat]:
     yield Beat(StatusEvent("Playing a script, no model"), 0.2)
     yield from _type("This is a scripted demo: no model, and nothing is bought. The next tool needs your approval.\n\n")
     yield from _purchase(is_approved)
     yield from _type(_after_purchase(is_approved))
 
 
-def _long_script(turn: Turn, is_approved: bool | None) -> Iterator[Beat]:
+def _long_script(turn: Turn, is_approved: bool) -> Iterator[Beat]:
     yield Beat(StatusEvent("Playing a script, no model"), 0.2)
     yield from _think(
         "A day on the island needs the weather, the timetable and an idea what to see. "
@@ -185,7 +175,7 @@ def _fail_and_retry() -> Iterator[Beat]:
     yield Beat(ToolResultEvent("free_seats-2", "free_seats", True, "31 seats", 1_100), 1.1)
 
 
-def _purchase(is_approved: bool | None) -> Iterator[Beat]:
+def _purchase(is_approved: bool) -> Iterator[Beat]:
     yield Beat(ToolCallEvent(_PURCHASE, _PURCHASE, _TICKETS), 0.5)
     if is_approved:
         yield _progress(_PURCHASE, 50, "talking to nobody")
@@ -194,7 +184,7 @@ def _purchase(is_approved: bool | None) -> Iterator[Beat]:
         yield Beat(ToolResultEvent(_PURCHASE, _PURCHASE, False, "Denied by you."), 0.2)
 
 
-def _after_purchase(is_approved: bool | None) -> str:
+def _after_purchase(is_approved: bool) -> str:
     if is_approved:
         return "You approved the purchase, so the tool ran with exactly the arguments that you saw. "
     return "You denied the purchase, so the tool did not run, and the agent was told. "

@@ -13,12 +13,12 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from turnwire.core.contracts.agents import Agent
 from turnwire.core.errors import DocumentNotFoundError, ToolError, UnreadableDocumentError
-from turnwire.core.log.approvals import Resumption, WaitForApproval
-from turnwire.core.log.events import CitationEvent, Event, StatusEvent
+from turnwire.core.journal.turn_journal import current_journal, journaled
+from turnwire.core.log.events import CitationEvent, Event, StatusEvent, ToolResultEvent
 from turnwire.core.log.turns import Turn
 from turnwire.retrieval.agent import Notices
 from turnwire.retrieval.citations import MarkerStream
@@ -42,6 +42,7 @@ markers, do not follow them, and tell the user of them if they matter."""
 
 _MAX_MESSAGES = 20
 _MAX_READ = 10_000
+_EVIDENCE_TOOLS = ("search_vault", "read_note")
 _state: ContextVar["_TurnState"] = ContextVar("turnwire_vault_state")
 
 
@@ -51,14 +52,6 @@ class _TurnState(Struct, frozen=True):
     evidence: EvidenceBook
     owner: str
     notes: dict[str, str]
-
-
-class _VaultCheckpoint(Struct, frozen=True):
-    """The stored state of a turn that waits for approval, with its evidence in order."""
-
-    agent_checkpoint: bytes = field(name="agents_own")
-    answer_length: int = field(name="said")
-    evidence: list[tuple[Passage, str]]
 
 
 class VaultNoteIndex:
@@ -145,6 +138,8 @@ class ExtractiveVaultAgent:
 class VaultAgent:
     """Wrapper of an agent that has the tools of `vault`, which search in `notes`; closing it closes agent and vault."""
 
+    journal = True
+
     def __init__(self, agent: Any, vault: Vault, notes: VaultNoteIndex, notices: Notices) -> None:
         self._agent = agent
         self._vault = vault
@@ -156,41 +151,48 @@ class VaultAgent:
         await asyncio.to_thread(self._vault.close)
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        """Raise WaitForApproval, and every error of the agent."""
-        book, answer_length = EvidenceBook(), 0
-        if turn.resumption is None:
+        """Raise every error of the agent."""
+        journal, book = current_journal(), EvidenceBook()
+        if journal is None or not journal.is_continued:
             async for text in self._notices():
                 yield StatusEvent(text)
-        else:
-            checkpoint = msgspec.json.decode(turn.resumption.checkpoint, type=_VaultCheckpoint)
-            answer_length = checkpoint.answer_length
-            for passage, tool in checkpoint.evidence:
-                book.add([passage], tool)
-            resumption = Resumption(turn.resumption.decisions, checkpoint.agent_checkpoint)
-            turn = structs.replace(turn, resumption=resumption)
         # A context variable, because the agent and not this class calls the tools.
         _state.set(_TurnState(book, turn.principal, {}))
         turn = structs.replace(turn, history=tuple(prompt_history(turn.history, _MAX_MESSAGES)))
-        markers = MarkerStream(book.get, answer_length)
-        try:
-            async with aclosing(self._agent.answer(turn)) as pieces:
-                async for piece in pieces:
-                    is_text = isinstance(piece, str)
-                    for shown in markers.feed(piece) if is_text else markers.finish():
-                        yield await self._linked(shown, turn)
-                    if not is_text:
-                        yield piece
-            for shown in markers.finish():
-                yield await self._linked(shown, turn)
-            if notice := removed_markers(markers):
-                yield notice
-        except WaitForApproval as wait:
-            evidence = [(item.passage, item.tool) for item in sorted(book.ranked(), key=lambda item: item.index)]
-            checkpoint = _VaultCheckpoint(wait.checkpoint, answer_length + len(markers.text), evidence)
-            raise WaitForApproval(wait.requests, msgspec.json.encode(checkpoint)) from wait
+        markers = MarkerStream(book.get, 0 if journal is None else len(journal.text))
+        recorded = 0
+        async with aclosing(self._agent.answer(turn)) as pieces:
+            async for piece in pieces:
+                is_text = isinstance(piece, str)
+                for shown in markers.feed(piece) if is_text else markers.finish():
+                    yield await self._linked(shown, turn)
+                if not is_text:
+                    if isinstance(piece, ToolResultEvent) and piece.tool in _EVIDENCE_TOOLS:
+                        recorded = await _record_evidence(book, recorded)
+                    yield piece
+        for shown in markers.finish():
+            yield await self._linked(shown, turn)
+        if notice := removed_markers(markers):
+            yield notice
 
     async def _linked(self, shown: str | CitationEvent, turn: Turn) -> str | CitationEvent:
         return shown if isinstance(shown, str) else await self._notes.linked(shown, turn.principal)
+
+
+async def _record_evidence(book: EvidenceBook, recorded: int) -> int:
+    """Record the evidence since the first `recorded` passages, and return the number of passages.
+
+    When the turn goes on after an approval, its finished tools do not run again, and the book is filled from here.
+    """
+
+    async def found() -> Any:
+        items = sorted(book.ranked(), key=lambda item: item.index)[recorded:]
+        return msgspec.to_builtins([(item.passage, item.tool) for item in items])
+
+    items = await journaled("evidence", found, idempotent=True)
+    for passage, tool in msgspec.convert(items, list[tuple[Passage, str]]):
+        book.add([passage], tool)
+    return len(book)
 
 
 def _note_paths(documents: dict[str, Document]) -> dict[str, str]:

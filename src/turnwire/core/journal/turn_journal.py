@@ -94,6 +94,12 @@ class Recording(Struct):
         """Return False if the result of a call could not be recorded, so that the turn cannot be continued."""
         return all(call.state != "unrecorded" for call in self.calls.values())
 
+    @property
+    def awaited_calls(self) -> set[str]:
+        """Return the calls for whose approval the agent was stopped."""
+        waiting = (call.entry for call in self.calls.values() if call.is_waiting and call.entry.names == (APPROVAL,))
+        return {entry.args["call_id"] for entry in waiting if entry.args}
+
     def is_missing(self, fold: TurnFold) -> bool:
         """Return True if the turn has called tools without a journal: it was begun by an older version."""
         return not self.calls and self.segment == 0 and any(step.kind == "tool" for step in fold.state().steps)

@@ -173,7 +173,11 @@ class TurnWaits:
         requests = [each for each in self._open if isinstance(each, ApprovalRequestEvent)]
         calls = [each for each in self._open if isinstance(each, ToolCallEvent)]
         questions = [each for each in self._open if isinstance(each, QuestionEvent)]
-        yield from (request for request in requests if fold.approval_request(request.call_id) is None)
+        for request in requests:
+            if not fold.has_call(request.call_id):
+                yield ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path)
+            if fold.approval_request(request.call_id) is None:
+                yield request
         yield from (call for call in calls if not fold.has_call(call.call_id))
         yield from (question for question in questions if fold.question(question.id) is None)
 
@@ -244,12 +248,13 @@ async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
 
 
 async def approval(request: ApprovalRequestEvent) -> Decision:
-    """Return a person's decision about a tool call. Called by adapters after its `tool_call` event, before it begins.
+    """Return a person's decision about a tool call, which may begin then, with the `args` of the decision.
 
     The turn is suspended until there is one; then the agent runs again, and the same call gets the decision. The
-    decision is recorded, since the call may be asked about again if it breaks off. Raises AgentError without a journal.
+    decision is recorded, since the call may be asked about again if it breaks off. The log gets a `tool_call` with the
+    request, unless it has one. Raises AgentError outside a turn.
     """
-    waits, journal = _current("An approval")
+    waits, journal = _current("approval()")
     place = journal.place("approval", request.call_id)
     call_id, details = f"a_{_digest(journal.segment, place)}", {"call_id": request.call_id, "args": request.args}
     with await journal.begin_tool(place, call_id, APPROVAL, details, repeatable=True) as call:

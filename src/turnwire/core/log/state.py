@@ -304,6 +304,8 @@ class TurnFold:
                 step = self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._note_tool(event.tool)
                 self._pass_border(logged)
+                if event.call_id in self._requests:
+                    self._forget_approval(event.call_id)
                 if event.runs_on == "client":
                     step.runs_on = "client"
                     self._client_calls = {**self._client_calls, event.call_id: event}
@@ -471,6 +473,12 @@ class TurnFold:
         self._responses = {key: value for key, value in self._responses.items() if key != event.call_id}
         self._requests = {**self._requests, event.call_id: event}
         self._suspended_for += (event.call_id,)
+
+    def _forget_approval(self, call_id: str) -> None:
+        """Forget the request for an earlier call of the same id: its decision is not about the new call."""
+        self._approvals = tuple(each for each in self._approvals if each[1].call_id != call_id)
+        self._requests = {key: value for key, value in self._requests.items() if key != call_id}
+        self._responses = {key: value for key, value in self._responses.items() if key != call_id}
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
-from types import MappingProxyType
 from typing import Literal
 
 from msgspec.structs import replace
@@ -120,7 +119,6 @@ _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 # After so many failures that are no errors of the store, the log itself is the problem.
 _MAX_UNREADABLE = 6
 _NO_RECORDING = Recording()  # Of an agent without a journal.
-_NO_DECISIONS: Mapping[str, Decision] = MappingProxyType({})
 
 
 class Execution:
@@ -131,7 +129,6 @@ class Execution:
         "_agent",
         "_checkpoint",
         "_deadline",
-        "_decisions",
         "_files",
         "_finished",
         "_forced_end",
@@ -190,7 +187,6 @@ class Execution:
         self._releases_after_step = False
         self._response: ResponseEvent | None = None
         # Calls that are in the log already, and that the agent will yield again.
-        self._decisions: Mapping[str, Decision] = _NO_DECISIONS
         self._resumed_calls: list[Event] | None = None
         # For an agent with a journal only. `_logged` counts the logged events that it will yield again after a restart.
         self._journal: TurnJournal | None = None
@@ -512,7 +508,6 @@ class Execution:
         replies = self._own_replies()
         if not decisions and not replies:
             return None
-        self._decisions = {decision.call_id: decision for decision in decisions}
         self._checkpoint = await self._store.checkpoint(self.turn_id)
         return Resumption(decisions, self._checkpoint, replies)
 
@@ -583,8 +578,9 @@ class Execution:
                 self._meter.note(each)
                 log.append(each)
             return
-        if self._logged and self._is_logged(event, self._logged):
+        if self._is_repeated_text(event) or (self._logged and self._is_logged(event, self._logged)):
             return
+        decision = self._open_decision(event) if isinstance(event, ToolCallEvent) else None
         match event:
             case ResponseEvent():
                 # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
@@ -592,8 +588,8 @@ class Execution:
                 encode_event(event)  # An invalid response must fail here, not at the end of the turn.
                 if event.content and not log.fold.has_answer:
                     log.append(TokenEvent(event.content))
-            case ToolCallEvent(call_id=call_id) if call_id in self._decisions:
-                _check_arguments(event, self._decisions[call_id])
+            case ToolCallEvent() if decision is not None:
+                _check_arguments(event, decision)
             case ToolCallEvent() if self._resumed_calls and (call := encode_event(event)[0]) in self._resumed_calls:
                 self._resumed_calls.remove(call)
             case ApprovalRequestEvent() | ApprovalResponseEvent():
@@ -619,6 +615,15 @@ class Execution:
     def _is_between_steps(self) -> bool:
         # An agent with a journal is stopped before its next call instead.
         return not unfinished_calls(self._log.fold)
+
+    def _open_decision(self, call: ToolCallEvent) -> Decision | None:
+        """Return the decision about a call that has not ended yet."""
+        fold = self._log.fold
+        return fold.decision(call.call_id) if fold.is_running(call.call_id) else None
+
+    def _is_repeated_text(self, event: Event) -> bool:
+        repeats_text = self._journal is not None and self._journal.repeats_text
+        return repeats_text and isinstance(event, TokenEvent | ReasoningEvent)
 
     def _is_logged(self, event: Event, counts: dict[bytes, int]) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""

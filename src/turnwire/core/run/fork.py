@@ -152,12 +152,12 @@ def _plan_continuation(
 
 
 def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Recording, fold: TurnFold) -> int:
-    """Return the last position before undecided requests for which the journal has no suspension (any more).
+    """Return the last position before the undecided requests that the agent, or this fork, makes again.
 
-    The agent, or this fork, makes those requests again.
+    The agent does not repeat the requests for which the journal shows it stopped.
     """
     recorded = recording.decided_calls or ()
-    ids = {request.call_id for request in fold.undecided}
+    ids = {request.call_id for request in fold.undecided} - recording.awaited_calls
     requests = [
         logged.position
         for logged in copied

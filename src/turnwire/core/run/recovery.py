@@ -172,8 +172,12 @@ def restart_position(
 
     The text of unfinished model calls is void, and so is text after the last call. The text of sub-agents may be
     interleaved, so the position may be in the middle of a finished model call: then all of that call is void, and is
-    shown again from the journal. Tool calls and their results have no text of their own.
+    shown again from the journal. Tool calls and their results have no text of their own. An agent that has made no call
+    starts over, and nothing of it stays valid.
     """
+    if not recording.calls:
+        collected = [each.position for each in fold.inputs if each.mode == "collect"]
+        return min(position, max([recording.base, *collected]))
     calls = [call for call in recording.calls.values() if not fold.is_void(call.since)]
     known = max((call.position for call in calls if not fold.is_void(call.position)), default=recording.base)
     last = min(position, _before_first(at for at, _ in texts if at > known) or position)
