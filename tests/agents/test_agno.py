@@ -216,27 +216,6 @@ async def test_tool_that_needs_user_input_fails_and_says_what_to_use(
     assert "ask()" in error.error
 
 
-async def test_approval_in_a_sub_agent_fails_and_says_why(model: OpenAIChat, model_server: ScriptedModel) -> None:
-    @tool(requires_confirmation=True)
-    async def send(to: str) -> str:
-        """Send a letter."""
-        raise AssertionError("it was not approved")
-
-    clerk = Agent(name="Clerk", model=model, tools=[send], telemetry=False)
-
-    async def ask_clerk(task: str) -> str:
-        """Ask the clerk."""
-        return str((await clerk.arun(task)).content)
-
-    model_server.plan(calls(("ask_clerk", {"task": "Write."})), calls(("send", {"to": "bob"}), ids=["call_w"]))
-    model_server.plan(says("It could not be sent."))
-    async with open_actor_desk(MemoryStore(), as_agent(Agent(name="Desk", model=model, tools=[ask_clerk]))) as desk:
-        events = await desk.events(await desk.start("Write"))
-    refused = [event.result for event in events if isinstance(event, ToolResultEvent) and event.tool == "ask_clerk"]
-    assert len(refused) == 1
-    assert "needs an approval in a run of its own" in refused[0]
-
-
 async def test_answer_of_a_fallback_model_completes_the_turn(model: OpenAIChat, model_server: ScriptedModel) -> None:
     model_server.plan(fails(500), says("From the other."))
     other = replace(model, id="other", async_client=None)

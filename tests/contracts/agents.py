@@ -56,6 +56,7 @@ Ability = Literal[
     "fragments",
     "limits",
     "lists",
+    "nested",
     "options",
     "reasoning",
     "steering",
@@ -75,6 +76,7 @@ files      passes files of messages to the model
 fragments  continues when the model sends arguments that are cut off
 limits     fails when the model stops at its limit of tokens; without it, the SDK asks for the rest
 lists      continues when the model sends a list as arguments
+nested     suspends a turn for tools of a sub-agent that need approval
 options    hands the model options of clients to the SDK
 reasoning  reports the model's reasoning
 steering   takes messages into a running turn

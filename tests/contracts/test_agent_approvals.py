@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.agents import AgentCase, case_fixture
+from tests.contracts.agents import CASES, AgentCase, case_fixture, case_params
 from tests.contracts.stores import SqliteBackend
 from tests.contracts.test_agent import (
     check_calls_have_results,
@@ -38,6 +38,7 @@ from turnwire.tools import progress, tool
 __all__ = ["model_server"]
 
 case = case_fixture("approvals")
+TEAMS = case_params([case for case in CASES if case.can("nested") and hasattr(case.module, "delegate")])
 
 BOB = {"to": "bob", "words": ["hi", "there"], "copies": 2}
 EVE = {"to": "eve", "words": [], "copies": 1}
@@ -375,3 +376,24 @@ async def test_arguments_of_a_tool_that_is_not_editable_cannot_be_edited(
         await desk.runner.decide(turn.id, "c1", approved=True, edited_args=BOB)
         await desk.events(turn)
     assert post.sent == [BOB]
+
+
+@pytest.mark.parametrize("case", TEAMS)
+@pytest.mark.parametrize("approved", [True, False])
+async def test_approval_in_a_sub_agent_suspends_the_whole_turn(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path, approved: bool
+) -> None:
+    model_server.plan(calls(("ask_scout", {"question": "Write?"}), ids=["s1"]), calls(("send", BOB), ids=["p1"]))
+    post = Post("our tools", tmp_path)
+    async with case.desk(model_server, *post.tools, delegates=True) as desk:
+        turn = await desk.start("Write to Bob")
+        (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
+        assert (request.call_id, request.agent_path) == ("p1", ("Scout",))
+        model_server.plan(says("Well."), says("The scout is done."))
+        await desk.runner.decide(turn.id, "p1", approved=approved)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert post.sent == ([BOB] if approved else [])
+    assert results(events)["p1"][0] is approved
+    assert results(events)["s1"] == (True, "Well.")
+    assert len(model_server.bodies) == 4

@@ -20,6 +20,7 @@ from turnwire.tools import Tool as OurTool
 NAME = "langgraph"
 APIS = ("chat", "responses")
 CANNOT = {
+    "nested": "a run of the SDK inside a tool ends with its request for approval",
     "bounded": "LangGraph restarts its step count when a graph continues",
     "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
     "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",

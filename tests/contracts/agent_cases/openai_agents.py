@@ -22,7 +22,10 @@ from turnwire.tools import Tool as OurTool
 
 NAME = "openai_agents"
 APIS = ("chat", "responses")
-CANNOT = {"edits": "an approval of the SDK has no arguments"}
+CANNOT = {
+    "edits": "an approval of the SDK has no arguments",
+    "nested": "a run of the SDK inside a tool ends with its request for approval",
+}
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"
 

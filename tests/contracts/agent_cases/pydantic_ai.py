@@ -16,7 +16,7 @@ from turnwire.tools import Tool as OurTool
 
 NAME = "pydantic_ai"
 APIS = ("chat", "responses")
-CANNOT: dict[str, str] = {}
+CANNOT = {"nested": "a run of the SDK inside a tool ends with its request for approval"}
 TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "reported"
 

@@ -5,8 +5,8 @@
     agent = AgnoAgent(Agent(model=OpenAIChat("gpt-5-mini"), tools=[search]), max_model_calls=8)
 
 The SDK's own loop runs the model and the tools. `runner` wraps the methods of the SDK's models through which all calls
-of models and tools go, also in runs that tools start; `events` turns the calls into events. `approvals` maps the
-SDK's paused runs to approvals.
+of models and tools go, also in runs that tools start; `events` turns the calls into events. A tool that needs
+confirmation does not pause the SDK's run: the call itself waits for the decision.
 """
 
 from turnwire.agents.agno.agent import AgnoAgent

@@ -6,7 +6,7 @@ all calls go. Runs outside a turn are left unchanged.
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,53 +17,39 @@ from agno.models.response import ModelResponse
 from agno.run.agent import RunOutput
 from agno.run.team import TeamRunOutput
 from agno.team import Team
-from agno.tools.function import FunctionCall
+from agno.tools.function import Function, FunctionCall
 
-from turnwire.agents.agent_paths import leave_agent
-from turnwire.agents.agno.events import AgnoRun, entered_run, running_run
+from turnwire.agents.agno.events import AgnoRun
 from turnwire.agents.agno.options import add_to_call
-from turnwire.agents.event_queue import enter_run
+from turnwire.agents.sdk_internals import wrap
 from turnwire.core.errors import AgentError
 from turnwire.core.log.emit import is_in_turn
 
-_WRAPPED = "turnwire_wrapped"
+_SDK = "agno"
+_REPLY = "self, messages, assistant_message"
 
 
 def install_runner() -> None:
     """Wrap the methods, once. Raises RuntimeError for a version of the SDK that has others."""
-    _wrap(Model, "aresponse_stream", _offer_client_tools)
-    _wrap(Model, "aprocess_response_stream", _record_stream)
-    _wrap(Model, "_aprocess_model_response", _record_whole)
-    _wrap(Model, "arun_function_call", _record_tool)
-    _wrap(Model, "get_function_calls_to_run", _check_calls)
+    wrap(_SDK, Model, "aresponse_stream", "self, messages, tools", _offer_client_tools)
+    wrap(_SDK, Model, "aprocess_response_stream", f"{_REPLY}, stream_data, tools", _record_stream)
+    wrap(_SDK, Model, "_aprocess_model_response", f"{_REPLY}, model_response, tools", _record_whole)
+    wrap(_SDK, Model, "arun_function_call", "self, function_call", _record_tool)
+    wrap(_SDK, Model, "get_function_calls_to_run", "self, assistant_message, messages, functions", _check_calls)
+    wrap(_SDK, Function, "_run_context")
     for kind in (Agent, Team):
-        _wrap(kind, "arun", _record_run)
+        wrap(_SDK, kind, "arun", "self, input, **kwargs", _record_run)
     try:
         from agno.models.openai.chat import OpenAIChat
     except ImportError:
         return  # The agent's model is another provider's.
-    _wrap(OpenAIChat, "_parse_provider_response_delta", _note_finish)
-
-
-def _wrap(kind: Any, name: str, make: Callable[[Any], Any]) -> None:
-    inner = getattr(kind, name, None)
-    if inner is None:
-        raise RuntimeError(
-            f"this version of agno has no {kind.__name__}.{name}; install the version in constraints.txt"
-        )
-    if not hasattr(inner, _WRAPPED):
-        wrapper = functools.wraps(inner)(make(inner))
-        setattr(wrapper, _WRAPPED, inner)
-        setattr(kind, name, wrapper)
+    wrap(_SDK, OpenAIChat, "_parse_provider_response_delta", "self, response_delta", _note_finish)
 
 
 def start_run(agent: Agent | Team, options: dict[str, Any]) -> AsyncGenerator[Any]:
-    """Start the turn's own run, or continue it if the options have its `run_response`."""
-    kind: Any = type(agent)
-    options = {"stream": True, "stream_events": True, "yield_run_output": True, **options}
-    if "run_response" in options:
-        return kind.acontinue_run(agent, **options)
-    return getattr(kind.arun, _WRAPPED)(agent, **options)
+    """Start the turn's own run."""
+    arun = wrap(_SDK, type(agent), "arun")
+    return arun(agent, **{"stream": True, "stream_events": True, "yield_run_output": True, **options})
 
 
 # Models
@@ -71,7 +57,7 @@ def start_run(agent: Agent | Team, options: dict[str, Any]) -> AsyncGenerator[An
 
 def _offer_client_tools(inner: Any) -> Any:
     async def aresponse_stream(model: Model, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        run = running_run()
+        run = AgnoRun.current()
         if run is not None and run.client_functions:
             options["tools"] = [*(options.get("tools") or ()), *run.client_functions]
         async with aclosing(inner(model, *args, **options)) as events:
@@ -85,7 +71,7 @@ def _record_stream(inner: Any) -> Any:
     async def aprocess_response_stream(
         model: Model, messages: list[Message], assistant_message: Message, **options: Any
     ) -> AsyncIterator[ModelResponse]:
-        run = running_run()
+        run = AgnoRun.current()
         if run is None:
             async for delta in inner(model, messages=messages, assistant_message=assistant_message, **options):
                 yield delta
@@ -116,7 +102,7 @@ def _record_whole(inner: Any) -> Any:
     async def _aprocess_model_response(
         model: Model, messages: list[Message], assistant_message: Message, model_response: ModelResponse, **options: Any
     ) -> None:
-        run = running_run()
+        run = AgnoRun.current()
         details = {"assistant_message": assistant_message, "model_response": model_response}
         if run is None:
             return await inner(model, messages=messages, **details, **options)
@@ -145,7 +131,7 @@ def _record_whole(inner: Any) -> Any:
 
 def _note_finish(inner: Any) -> Any:
     def _parse_provider_response_delta(model: Model, response_delta: Any) -> ModelResponse:
-        if (run := running_run()) is not None:
+        if (run := AgnoRun.current()) is not None:
             run.note_finish(response_delta.choices[0].finish_reason if response_delta.choices else None)
         return inner(model, response_delta)
 
@@ -157,7 +143,7 @@ def _note_finish(inner: Any) -> Any:
 
 def _record_tool(inner: Any) -> Any:
     async def arun_function_call(model: Model, function_call: FunctionCall) -> Any:
-        run = running_run()
+        run = AgnoRun.current()
         if run is None:
             return await inner(model, function_call)
         try:
@@ -174,7 +160,7 @@ def _check_calls(inner: Any) -> Any:
         model: Model, assistant_message: Message, messages: list[Message], functions: Any = None
     ) -> list[FunctionCall]:
         calls = inner(model, assistant_message=assistant_message, messages=messages, functions=functions)
-        if (run := running_run()) is not None:
+        if (run := AgnoRun.current()) is not None:
             run.check_calls(assistant_message, messages, calls)
         return calls
 
@@ -194,43 +180,45 @@ def _record_run(inner: Any) -> Any:
     return arun
 
 
-def _enter(agent: Agent | Team) -> AgnoRun:
+def _nested_run(agent: Agent | Team) -> AgnoRun:
     name = agent.name or "agent"
-    return AgnoRun(*enter_run(running_run(), name), name)
+    run = AgnoRun.nested(name)
+    run.agent = name
+    return run
 
 
 async def _recorded_output(agent: Agent | Team, running: Any) -> Any:
-    run = _enter(agent)
+    run = _nested_run(agent)
     try:
-        with entered_run(run):
+        with run.entered():
             output = await running
-        _check_output(agent, run, output)
+        check_output(run, output)
         return output
     finally:
-        leave_agent(run.path)
+        run.leave()
 
 
 async def _recorded_events(agent: Agent | Team, events: Any) -> AsyncIterator[Any]:
-    run, done = _enter(agent), object()
+    run, done = _nested_run(agent), object()
     try:
         while True:
-            with entered_run(run):  # Not over a `yield`, where the caller's code runs.
+            with run.entered():  # Not over a `yield`, where the caller's code runs.
                 event = await anext(events, done)
             if event is done:
                 break
-            _check_output(agent, run, event)
+            check_output(run, event)
             yield event
     finally:
         await events.aclose()
-        leave_agent(run.path)
+        run.leave()
 
 
-def _check_output(agent: Agent | Team, run: AgnoRun, output: Any) -> None:
-    """Raise the failure or the pause that a sub-agent has ended with: the SDK reports both as an answer."""
+def check_output(run: AgnoRun, output: Any) -> None:
+    """Raise the failure that a run has ended with, or AgentError for a pause: the SDK reports both as an answer."""
     if run.failure is not None:
         raise run.failure.error
     if isinstance(output, RunOutput | TeamRunOutput) and output.is_paused:
         raise AgentError(
-            f"the agent {agent.name!r} needs an approval in a run of its own, which cannot be continued; "
-            "give its tools to the agent of the turn"
+            "the agent waits for input or for a tool that runs elsewhere, which Turnwire cannot bring to the SDK; "
+            "use `ask()` in a tool, or tools of the client"
         )

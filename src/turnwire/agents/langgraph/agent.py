@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import begun_by_older_version
 from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
-from turnwire.agents.langgraph.continuation import ModelRecorder, RunRecorder, journal_nodes
+from turnwire.agents.langgraph.continuation import GraphRecorder, ModelRecorder, journal_nodes
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
 from turnwire.agents.langgraph.memory import (
@@ -137,10 +137,10 @@ class LangGraphAgent:
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
         handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
-        recorder: RunRecorder | None = None
+        recorder: GraphRecorder | None = None
         if self.journal and (journal := current_journal()) is not None:
             offered = OfferedTools(self._runnable, client_tools(turn.options))
-            recorder = RunRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
+            recorder = GraphRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
             handlers.append(ModelRecorder(recorder))
             set_recorder(recorder)
         config = self._run_config(turn, *handlers)
@@ -181,7 +181,7 @@ class LangGraphAgent:
         return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
     async def _run_graph(
-        self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: RunRecorder | None
+        self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: GraphRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
         last: object = None
         interrupted: dict[str, Path] | None = None
@@ -274,7 +274,7 @@ class LangGraphAgent:
         return last
 
     async def _run_runnable(
-        self, turn: Turn, config: RunnableConfig, recorder: RunRecorder | None
+        self, turn: Turn, config: RunnableConfig, recorder: GraphRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
         steps = sdk_messages(turn.progress, turn.id)
         input = self._to_input(turn) if self._to_input else [*await whole_conversation(turn), *steps]

@@ -59,7 +59,7 @@ _outer_call: ContextVar[str] = ContextVar("turnwire_langgraph_call", default="")
 """The place of the tool call that the current code belongs to."""
 
 
-class RunRecorder:
+class GraphRecorder:
     """Records the calls of a graph's run in the turn's journal, and finds those that are recorded already."""
 
     def __init__(
@@ -363,7 +363,7 @@ class ModelRecorder(AsyncCallbackHandler):
     run_inline = True
     raise_error = True
 
-    def __init__(self, recorder: RunRecorder) -> None:
+    def __init__(self, recorder: GraphRecorder) -> None:
         self._recorder = recorder
         self._hidden: dict[UUID, bool] = {}
 
@@ -400,7 +400,7 @@ class ModelRecorder(AsyncCallbackHandler):
 class _JournaledNode(Runnable[Any, Any]):
     """The code of a node, which is not run again if it had ended before a crash."""
 
-    def __init__(self, name: str, inner: Runnable[Any, Any], recorder: RunRecorder) -> None:
+    def __init__(self, name: str, inner: Runnable[Any, Any], recorder: GraphRecorder) -> None:
         self.name = name
         self._inner = inner
         self._recorder = recorder
@@ -421,7 +421,7 @@ class _JournaledNode(Runnable[Any, Any]):
         return output
 
 
-def journal_nodes(graph: Any, recorder: RunRecorder) -> Any:
+def journal_nodes(graph: Any, recorder: GraphRecorder) -> Any:
     """Return a copy of the graph whose nodes, also those of its subgraphs, are not run again when they have ended."""
     nodes: dict[str, Any] = dict(graph.nodes)
     for name, node in nodes.items():

@@ -20,10 +20,10 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 
-from turnwire.agents.langgraph.continuation import Metadata, RunRecorder
+from turnwire.agents.langgraph.continuation import GraphRecorder, Metadata
 from turnwire.tools.invocation import running_call_id
 
-_recorder: ContextVar[RunRecorder | None] = ContextVar("turnwire_langgraph_recorder", default=None)
+_recorder: ContextVar[GraphRecorder | None] = ContextVar("turnwire_langgraph_recorder", default=None)
 _HOOKS: tuple[tuple[type, str, tuple[str, ...]], ...] = (
     (BaseChatModel, "_agenerate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
     (BaseChatModel, "_generate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
@@ -34,7 +34,7 @@ _HOOKS: tuple[tuple[type, str, tuple[str, ...]], ...] = (
 )
 
 
-def set_recorder(recorder: RunRecorder) -> None:
+def set_recorder(recorder: GraphRecorder) -> None:
     """Record the calls of everything that is started from the current task."""
     _recorder.set(recorder)
 
@@ -161,7 +161,7 @@ def _journaled_tool(run: Any) -> Any:
     return journaled
 
 
-def _with_journaled_functions(tool: BaseTool, recorder: RunRecorder, metadata: Metadata) -> BaseTool:
+def _with_journaled_functions(tool: BaseTool, recorder: GraphRecorder, metadata: Metadata) -> BaseTool:
     """Return a copy of the tool for one call. Its functions call those of the tool itself."""
     inner: Any = tool
 

@@ -1,0 +1,272 @@
+"""The recorder of one run of an SDK: its text, its model calls and its tool calls.
+
+An adapter subclasses it and calls it where the SDK calls models and tools. The SDK's own form of messages, replies and
+results is left to the adapter.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, Self, TypeVar
+
+from msgspec.structs import replace
+
+from turnwire.agents.agent_paths import Path, leave_agent
+from turnwire.agents.event_queue import EventQueue, enter_run
+from turnwire.core.errors import step_limit_reached
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, fingerprint
+from turnwire.core.journal.waits import ClientTool, approval
+from turnwire.core.log.events import (
+    ApprovalRequestEvent,
+    Event,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+)
+from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.model_options import ModelOptions
+from turnwire.core.run.inputs import current_inputs
+from turnwire.tools.invocation import elapsed_ms, loggable, running_call
+
+T = TypeVar("T")
+
+
+class ToolStep(ABC, Generic[T]):
+    """One tool call of an SDK, whose outcome is a `T`.
+
+    `needs_approval` is True if a person must decide about the call first, and `editable` if the person may change its
+    arguments. `repeatable` is True if the tool may run again if it breaks off.
+    """
+
+    needs_approval = False
+    editable = False
+    repeatable = False
+
+    def __init__(self, call_id: str, tool: str, args: dict[str, Any]) -> None:
+        self.call_id = call_id
+        self.tool = tool
+        self.args = args
+
+    @abstractmethod
+    async def run(self, args: dict[str, Any]) -> T:
+        """Run the tool. The arguments are `self.args`, unless a person has changed them."""
+
+    @abstractmethod
+    def fail(self, text: str) -> T:
+        """Return the outcome of a call that is not made; the model gets the text."""
+
+    @abstractmethod
+    def dump(self, outcome: T) -> Any:
+        """Return an outcome as JSON, for the journal."""
+
+    @abstractmethod
+    async def load(self, recorded: Any) -> T:
+        """Return a recorded outcome, and repeat the tool's effects on the run."""
+
+    @abstractmethod
+    def show(self, outcome: T) -> tuple[bool, Any]:
+        """Return whether the call has succeeded, and the result for the log."""
+
+
+class RunRecorder:
+    """Recorder of one run of an agent.
+
+    `path` is the agent path of a run that a tool has started, and `place` the run's place in the turn's journal.
+    `has_text` is True if the run has written text, `has_answered` if it has since its last tool, and `has_called` if it
+    has called a tool. `options` and `client_tools` are what the client has sent for the turn's own run. `max_calls`
+    limits the model calls. `editable` names the tools whose arguments a person may change when approving a call.
+    """
+
+    _running: "ContextVar[RunRecorder | None]" = ContextVar("turnwire_run", default=None)
+
+    def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
+        self.queue = queue
+        self.path = path
+        self.place = place or (queue.journal.place("run") if queue.journal and not path else "")
+        self.options = ModelOptions()
+        self.client_tools: Sequence[ClientTool] = ()
+        self.editable: Collection[str] = ()
+        self.max_calls: int | None = None
+        self.model_calls = 0
+        self.has_text = self.has_answered = self.has_called = False
+        self.begins_reply = False
+        self._began: dict[str, float] = {}
+
+    # The current run
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Make this run the current one for everything that is started in this context."""
+        token = RunRecorder._running.set(self)
+        try:
+            yield
+        finally:
+            RunRecorder._running.reset(token)
+
+    @classmethod
+    def around(cls) -> Self | None:
+        """Return the run of the current context, also in a thread with an event loop of its own."""
+        run = RunRecorder._running.get()
+        return run if isinstance(run, cls) else None
+
+    @classmethod
+    def current(cls) -> Self | None:
+        """Return the run of the current context, if its event loop is the running one.
+
+        A tool's thread may have no event loop or one of its own; the turn's queue must not be touched there.
+        """
+        run = cls.around()
+        try:
+            return run if run is not None and run.queue.loop is asyncio.get_running_loop() else None
+        except RuntimeError:
+            return None
+
+    @classmethod
+    def nested(cls, agent: str) -> Self:
+        """Return the recorder of a run that a tool of the current run starts; `leave` it when that run has ended."""
+        outer = cls.around()
+        run = cls(*enter_run(outer, agent))
+        run.editable = outer.editable if outer is not None else ()
+        return run
+
+    def leave(self) -> None:
+        leave_agent(self.path)
+
+    # Events
+
+    def put(self, event: Event) -> None:
+        """Write an event of this run."""
+        self.queue.put(replace(event, agent_path=self.path) if self.path else event)
+
+    def write(self, text: str) -> None:
+        """Write text of the answer. The first text of a reply is a paragraph of its own."""
+        if not text:
+            return
+        if self.begins_reply and self.has_text:
+            self._put_text(PARAGRAPH)
+        self.note_text(text)
+        self._put_text(text)
+
+    def write_reply(self, text: str) -> None:
+        """Write an answer that no model has streamed."""
+        self.begins_reply = True
+        self.write(text)
+
+    def note_text(self, text: str) -> None:
+        """Note text that is in the log already."""
+        if text:
+            self.begins_reply = False
+            self.has_text = self.has_answered = True
+
+    def think(self, text: str | None) -> None:
+        if text:
+            self.put(ReasoningEvent(content=text))
+
+    def _put_text(self, text: str) -> None:
+        self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
+
+    # Models
+
+    async def take_inputs(self) -> Sequence[str]:
+        """Return the messages that have come for the turn's own agent. Sub-agents get none."""
+        inputs = current_inputs()
+        if inputs is None or self.path:
+            return ()
+        await self.queue.flush()
+        return await inputs.take(self.place or None)
+
+    def count_call(self) -> None:
+        """Count a model call. Raises AgentError at the limit."""
+        self.begins_reply = True
+        self.model_calls += 1
+        if self.max_calls is not None and self.model_calls > self.max_calls:
+            raise step_limit_reached()
+
+    async def begin_model(self, names: tuple[str, str], request: Callable[[], Any]) -> JournaledCall | None:
+        """Begin a model call, when everything before it is in the log; None if the run is not recorded.
+
+        `names` are those of the agent and the model. `request` returns what the model gets, as JSON.
+        """
+        await self.queue.flush()
+        if (journal := self.queue.journal) is None:
+            return None
+        return await journal.begin_model(
+            self.place, names=names, fingerprint=fingerprint(request()), agent_path=self.path
+        )
+
+    async def show_again(self, call: JournaledCall, text: str, thought: str | None = None) -> None:
+        """Write the text of a recorded reply again, unless it is in the log."""
+        if call.is_shown:
+            self.note_text(text)
+            return
+        self.think(thought)
+        self.write(text)
+        await self.queue.flush()
+        call.show()
+
+    async def finish_model(
+        self, call: JournaledCall | None, reply: Callable[[], Any], usage: Usage | None = None
+    ) -> None:
+        """Record a reply, when its text is in the log."""
+        if call is not None:
+            await self.queue.flush()
+            call.finish(reply(), usage=usage)
+
+    # Tools
+
+    def begin_call(self, call_id: str, tool: str, args: dict[str, Any]) -> None:
+        self.has_answered, self.has_called = False, True
+        self._began[call_id] = time.perf_counter()
+        self.put(ToolCallEvent(call_id, tool, args))
+
+    def end_call(self, call_id: str, tool: str, success: bool, result: Any) -> None:
+        began = self._began.pop(call_id, None)
+        ms = None if began is None else elapsed_ms(began)
+        self.put(ToolResultEvent(call_id, tool, success, loggable(result), ms))
+
+    def refuse_call(self, call_id: str, tool: str, args: dict[str, Any], result: Any) -> None:
+        """Write a call that the SDK has answered with an error, without a tool."""
+        self.begin_call(call_id, tool, args)
+        self._began.pop(call_id)
+        self.end_call(call_id, tool, False, result)
+
+    async def run_tool(self, step: ToolStep[T]) -> T:
+        """Run a tool between its two events, or return its recorded outcome."""
+        self.begin_call(step.call_id, step.tool, step.args)
+        await self.queue.flush()
+        with running_call(step.call_id):
+            outcome = await self.run_begun(step)
+        self.end_call(step.call_id, step.tool, *step.show(outcome))
+        return outcome
+
+    async def run_begun(self, step: ToolStep[T]) -> T:
+        """Run a tool whose `tool_call` event is in the log, after the decision of a person if it needs one."""
+        args = step.args
+        if step.needs_approval:
+            editable = step.editable or step.tool in self.editable
+            request = ApprovalRequestEvent(step.call_id, step.tool, args, editable=editable, agent_path=self.path)
+            decision = await approval(request)
+            if not decision.approved:
+                return step.fail(decision.denial)
+            args = args if decision.requested_args is None else decision.args
+        if (journal := self.queue.journal) is None:
+            return await step.run(args)
+        try:
+            call = await journal.begin_tool(
+                self.place, step.call_id, step.tool, args, agent_path=self.path, repeatable=step.repeatable
+            )
+        except ToolDeniedError as denied:
+            return step.fail(str(denied))
+        with call:
+            if not call.is_live:
+                return await step.load(call.result)
+            outcome = await step.run(args)
+            # Let parallel runs record their logged replies first, so that a crash makes as little void as possible.
+            await asyncio.sleep(0)
+            call.finish(step.dump(outcome))
+        return outcome

@@ -1,0 +1,97 @@
+"""Another version of an SDK is noticed when an agent is built, not by the first turn that fails."""
+
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+from agno.agent import Agent as AgnoSdkAgent
+from agno.models.base import Model as AgnoModel
+from agno.team import Team
+from agno.tools.function import Function
+
+from turnwire.agents.agno import AgnoAgent
+from turnwire.agents.sdk_internals import supported_versions, wrap
+
+
+def agno() -> Any:
+    return AgnoAgent(AgnoSdkAgent())
+
+
+INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
+    ("agno", agno, AgnoModel, "aresponse_stream"),
+    ("agno", agno, AgnoModel, "aprocess_response_stream"),
+    ("agno", agno, AgnoModel, "_aprocess_model_response"),
+    ("agno", agno, AgnoModel, "arun_function_call"),
+    ("agno", agno, AgnoModel, "get_function_calls_to_run"),
+    ("agno", agno, AgnoSdkAgent, "arun"),
+    ("agno", agno, Team, "arun"),
+    ("agno", agno, Function, "_run_context"),
+]
+
+
+def _remove(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Take an attribute away from a class or module, also the declaration of a private field."""
+    for declared in ("__annotations__", "__private_attributes__"):
+        if name in getattr(owner, declared, {}):
+            monkeypatch.delitem(getattr(owner, declared), name)
+    if name in vars(owner):
+        monkeypatch.delattr(owner, name)
+
+
+@pytest.mark.parametrize(("sdk", "build", "owner", "name"), INTERNALS)
+def test_missing_internal_of_an_sdk_fails_the_build_and_names_the_versions(
+    monkeypatch: pytest.MonkeyPatch, sdk: str, build: Callable[[], Any], owner: Any, name: str
+) -> None:
+    build()
+    _remove(monkeypatch, owner, name)
+    with pytest.raises(RuntimeError) as caught:
+        build()
+    message = str(caught.value)
+    assert message.startswith(f"{sdk} {version(sdk)} is not supported: there is no ")
+    assert f".{name}; install {sdk}{supported_versions(sdk)}" in message
+
+
+class Phone:
+    """A stand-in for a class of an SDK."""
+
+    def call(self, number: str, *, patience: float = 1.0) -> str:
+        return f"called {number}"
+
+
+@pytest.mark.parametrize("signature", ["self", "self, name", "self, number, extra", "number, self", "self, *number"])
+def test_function_with_other_parameters_is_refused(signature: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(f"Phone.call does not take ({signature}); install agno>=")):
+        wrap("agno", Phone, "call", signature)
+
+
+def test_function_may_have_more_optional_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Phone.call
+    assert wrap("agno", Phone, "call", "self, number") is original
+    assert wrap("agno", Phone, "call", "self, number, patience") is original
+
+
+def test_function_is_wrapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Phone.call
+    monkeypatch.setattr(Phone, "call", original)
+
+    def louder(inner: Any) -> Any:
+        def call(phone: Phone, number: str) -> str:
+            return f"{inner(phone, number)}!"
+
+        return call
+
+    for _ in range(2):
+        assert wrap("agno", Phone, "call", "self, number", louder) is original
+    assert Phone().call("112") == "called 112!"
+
+
+def test_missing_module_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"there is no agno\.gone\.thing"):
+        wrap("agno", "agno.gone", "thing")
+
+
+def test_supported_versions_are_those_of_the_extra() -> None:
+    assert supported_versions("agno") == ">=3.1,<4"
+    assert supported_versions("pydantic-ai-slim").startswith(">=")
