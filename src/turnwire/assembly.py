@@ -42,9 +42,10 @@ from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk import routes as ai_sdk_routes
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.mcp import routes as mcp_routes
-from turnwire.wires.openai import chat_routes, responses_routes
-from turnwire.wires.openai.chat_encoder import OpenAIChat
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.openai.chat import routes as chat_routes
+from turnwire.wires.openai.chat.encoder import OpenAIChat
+from turnwire.wires.openai.responses import routes as responses_routes
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.sse_chat import routes as sse_chat_routes
 from turnwire.wires.three_phase_text import routes as three_phase_text_routes
 from turnwire.wires.websocket import routes as websocket_routes

@@ -7,7 +7,7 @@ from typing import Any
 from tests.contracts.log_strategies import CLIENT_TOOLS
 from tests.contracts.turn_summary import Call, TurnSummary, reopen_waiting_calls, whole_frames
 from tests.wires.sse import parse
-from turnwire.wires.openai.chat_encoder import NEXT_PARAGRAPH, QUESTION_NOTE
+from turnwire.wires.openai.chat.encoder import NEXT_PARAGRAPH, QUESTION_NOTE
 
 
 def read_openai_chat(bodies: Sequence[bytes]) -> TurnSummary:

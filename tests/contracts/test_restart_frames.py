@@ -11,7 +11,7 @@ from turnwire.server.streams.resume import FRAMES, find_point
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ag_ui.resume import RunName, find_in_run
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 
 LOST = "worker_lost"
 APPROVAL = [ApprovalRequestEvent("c1", "pay", {}), ApprovalResponseEvent("c1", True)]

@@ -21,7 +21,7 @@ from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait
 from turnwire.core.log.events import Event, Outcome, RestartEvent
 from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 
 EXAMPLES = settings(max_examples=examples(15))
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]

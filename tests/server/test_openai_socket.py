@@ -9,7 +9,7 @@ from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_of
 from tests.server.socket_client import SocketMessage, Talk, talking
 from tests.serving import Puppet, saying, until, within
-from turnwire.wires.openai import responses_routes
+from turnwire.wires.openai.responses import routes as responses_routes
 
 URL = "/v1/responses"
 

@@ -21,8 +21,8 @@ from turnwire.stores.memory import MemoryStore
 from turnwire.wires.ag_ui.resume import RunName, find_in_run
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.resume import RunId, find_chunk
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
-from turnwire.wires.openai.resume import settled_response
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
+from turnwire.wires.openai.responses.resume import settled_response
 from turnwire.wires.three_phase_text.routes import THREE_PHASE_TEXT
 
 

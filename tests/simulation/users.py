@@ -30,7 +30,7 @@ from turnwire.server.streams.stream import Stream, TurnSource
 from turnwire.server.turns import is_in_log
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk.encoder import AiSdk
-from turnwire.wires.openai.chat_encoder import OpenAIChat
+from turnwire.wires.openai.chat.encoder import OpenAIChat
 from turnwire.wires.sse_chat.encoder import SseChat
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 

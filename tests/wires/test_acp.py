@@ -30,10 +30,10 @@ from turnwire.core.log.events import (
     ToolCallEvent,
 )
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.acp.agent import AcpAgent
 from turnwire.wires.acp.connection import RpcConnection, RpcError
 from turnwire.wires.acp.encoder import Positioned, SessionUpdates, Update, standing_events, state_updates
 from turnwire.wires.acp.hosts import HostedTurn, HostFailure, ServerHost
+from turnwire.wires.acp.routes import AcpAgent
 
 EXAMPLES = settings(max_examples=examples(15))
 

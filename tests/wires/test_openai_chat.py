@@ -31,7 +31,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
+from turnwire.wires.openai.chat.encoder import OpenAIChat, completion, parse_call_id
 
 WIRE = OpenAIChat()
 WITH_USAGE = OpenAIChat(include_usage=True)

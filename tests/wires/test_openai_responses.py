@@ -35,15 +35,15 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.openai.frames import (
+from turnwire.wires.openai.responses.encoder import (
+    OpenAIResponses,
+)
+from turnwire.wires.openai.responses.frames import (
     ECHOED,
     parse_response_id,
     response_id,
 )
-from turnwire.wires.openai.responses_encoder import (
-    OpenAIResponses,
-)
-from turnwire.wires.openai.resume import log_of_state
+from turnwire.wires.openai.responses.resume import log_of_state
 
 WIRE = OpenAIResponses()
 # The fields that the Open Responses specification requires.

@@ -43,7 +43,7 @@ def _decode(data: Any) -> Any:
     except (binascii.Error, ValueError):
         raise ValueError("this is not base64") from None
     if not content:
-        raise ValueError("there is nothing in it")
+        raise ValueError("the file is empty")
     return content
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -110,7 +109,7 @@ class ResponseFormatBody(BaseModel):
     @model_validator(mode="after")
     def _has_schema(self) -> "ResponseFormatBody":
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("`json_schema` is given with the type `json_schema`, and with no other")
+            raise ValueError("send `json_schema` with the type `json_schema`, and with no other type")
         return self
 
     def to_option(self) -> dict[str, Any] | None:
@@ -207,7 +206,7 @@ class MessageBody(BaseModel):
     turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
     parent_turn_id: ClientId | Literal[""] | None = Field(
         None,
-        description="The turn to continue; by default the session's last one. An empty one: continue none.",
+        description="The turn to continue; by default the session's last one. An empty string continues none.",
     )
     on_busy: OnBusy = Field("enqueue", description="What happens if the session has a running turn.")
     on_disconnect: Literal["continue", "cancel"] | Grace = Field(
@@ -237,20 +236,20 @@ class MessageBody(BaseModel):
     @classmethod
     def _has_text(cls, message: str, info: ValidationInfo) -> str:
         if not _is_unicode(message):
-            raise PydanticCustomError("string_unicode", "there are halves of characters in it (lone surrogates)")
+            raise PydanticCustomError("string_unicode", "contains lone surrogates, which are not valid Unicode")
         if info.data.get("attachments"):
             return message
         if not message:
             raise PydanticCustomError("string_too_short", "String should have at least 1 character")
         if not clean_text(message).strip():
-            raise ValueError("there is no text in it")
+            raise ValueError("contains no text")
         return message
 
     @field_validator("metadata", "active_file")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
         if value is not None and len(ascii_json(value)) > _MAX_METADATA_BYTES:
-            raise ValueError(f"it is over {_MAX_METADATA_BYTES:,} bytes as JSON")
+            raise ValueError(f"larger than {_MAX_METADATA_BYTES:,} bytes as JSON")
         return value
 
     @property
@@ -277,23 +276,6 @@ class MessageBody(BaseModel):
         if self.attachments:
             fields.append(msgspec.to_builtins([attachment.described() for attachment in self.attachments]))
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
-
-
-class RagMessageBody(MessageBody):
-    """A message on the `/v1/rag` routes, which have the session in the path and older names for two fields."""
-
-    model_config = ConfigDict(title="RagMessage")
-
-    message: str = Field(
-        validation_alias=AliasChoices("message", "prompt"),
-        description="The text to answer; or `prompt`.",
-        json_schema_extra={"minLength": 1},
-    )
-    review: bool | None = Field(
-        None,
-        validation_alias=AliasChoices("review", "review_enabled"),
-        description="Whether evidence is reviewed, for agents that do; or `review_enabled`.",
-    )
 
 
 class SessionBody(BaseModel):
@@ -324,7 +306,7 @@ class ForkBody(BaseModel):
     @classmethod
     def _has_text(cls, message: str | None) -> str | None:
         if message is not None and not clean_text(message).strip():
-            raise ValueError("there is no text in it")
+            raise ValueError("contains no text")
         return message
 
     def fingerprint(self, turn_id: str) -> str:
@@ -352,7 +334,7 @@ class ReplyBody(BaseModel):
 
     question_id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     value: Any = Field(None, description="The answer, a JSON value.")
-    declined: StrictBool = Field(False, description="Whether the question is not answered.")
+    declined: StrictBool = Field(False, description="True declines the question.")
     reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(
         None, description="Why it is not answered; the agent sees it."
     )
@@ -421,7 +403,8 @@ class ScheduleBody(BaseModel):
     channel: str | None = Field(None, max_length=128, description="The channel that the answer goes to.")
     user_id: str | None = Field(None, max_length=200, description="The user of the channel.")
     missed: Literal["run_once", "skip"] = Field(
-        "run_once", description="What happens to times at which no process ran: the newest is made up for, or none is."
+        "run_once",
+        description="Times missed while no process ran: send the message once, or skip them.",
     )
 
 
@@ -548,7 +531,7 @@ def check_key(text: str) -> str | None:
     """Return an idempotency key; None for an empty one. Raises HttpError 422."""
     key = text.strip()
     if "\x00" in key:
-        raise HttpError(422, "invalid_request", "Idempotency-Key: it must not have the character NUL")
+        raise HttpError(422, "invalid_request", "Idempotency-Key: must not contain the character NUL")
     if len(key) > _MAX_KEY_LENGTH:
         raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
     return key or None

@@ -402,7 +402,7 @@ def gemini_usage(usage: dict[str, int]) -> dict[str, int]:
 
 
 def gemini_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error in Google's form; a conversation that is too long is told by its message alone."""
+    """Return an error in Google's form; only its message says that a conversation is too long."""
     names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
     names |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
     message = error.get("message", "")
@@ -538,7 +538,7 @@ def messages_usage(usage: dict[str, int]) -> dict[str, int]:
 
 
 def messages_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error in Anthropic's form; a conversation that is too long is told by its message alone."""
+    """Return an error in Anthropic's form; only its message says that a conversation is too long."""
     kinds = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     kinds |= {429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
     message = error.get("message", "")

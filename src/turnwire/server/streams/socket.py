@@ -205,7 +205,7 @@ class SilentWire:
 
     name = key = "silent"
     media_type = ""
-    keeps_state = False
+    keeps_state = numbers_frames = False
     heartbeat = opening = b""
 
     def encoder(self) -> Encoder:

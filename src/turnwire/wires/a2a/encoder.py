@@ -81,7 +81,7 @@ class A2a:
 
     name = "a2a"
     media_type = "text/event-stream"
-    keeps_state = True
+    keeps_state = numbers_frames = True
     heartbeat = COMMENT_HEARTBEAT
     opening = b""
 

@@ -189,7 +189,7 @@ class ListTasksParams(_A2aModel):
     @classmethod
     def _is_state(cls, status: str | None) -> str | None:
         if status is not None and status not in TASK_STATES:
-            raise ValueError(f"it is one of {', '.join(TASK_STATES)}")
+            raise ValueError(f"must be one of {', '.join(TASK_STATES)}")
         return status
 
     @field_validator("status_timestamp_after", mode="before")
@@ -197,7 +197,7 @@ class ListTasksParams(_A2aModel):
     def _is_timestamp(cls, value: Any) -> Any:
         # A number would be taken for a Unix time.
         if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\dT", value):
-            raise ValueError("it is not a time in ISO 8601")
+            raise ValueError("must be a time in ISO 8601")
         return value
 
     @field_validator("status_timestamp_after")

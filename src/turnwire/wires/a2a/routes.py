@@ -17,9 +17,8 @@ from turnwire.server.request import Request, json_headers
 from turnwire.server.router import Endpoint, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
-from turnwire.wires.a2a import conversation
+from turnwire.wires.a2a import tasks
 from turnwire.wires.a2a.card import PREFIX, WELL_KNOWN, agent_card
-from turnwire.wires.a2a.conversation import TaskCall
 from turnwire.wires.a2a.frames import VERSIONS, Version, rpc_result
 from turnwire.wires.a2a.messages import (
     INVALID_JSON,
@@ -37,6 +36,7 @@ from turnwire.wires.a2a.messages import (
     rest_error,
     rpc_error,
 )
+from turnwire.wires.a2a.tasks import TaskCall
 
 logger = logging.getLogger("turnwire.wires.a2a")
 
@@ -62,18 +62,16 @@ async def _extended_card(call: TaskCall, params: _NoParams) -> None:
 
 _PUSH = "tasks/pushNotificationConfig/"
 _OPERATIONS = (
-    _Operation({"1.0": "SendMessage", "0.3": "message/send"}, SendParams, conversation.send),
-    _Operation({"1.0": "SendStreamingMessage", "0.3": "message/stream"}, SendParams, conversation.send_streaming),
-    _Operation({"1.0": "GetTask", "0.3": "tasks/get"}, TaskParams, conversation.get_task),
-    _Operation({"1.0": "ListTasks"}, ListTasksParams, conversation.list_tasks),
-    _Operation({"1.0": "CancelTask", "0.3": "tasks/cancel"}, TaskParams, conversation.cancel_task),
-    _Operation({"1.0": "SubscribeToTask", "0.3": "tasks/resubscribe"}, TaskParams, conversation.subscribe),
-    _Operation({"1.0": "CreateTaskPushNotificationConfig", "0.3": f"{_PUSH}set"}, SetPushParams, conversation.set_push),
-    _Operation({"1.0": "GetTaskPushNotificationConfig", "0.3": f"{_PUSH}get"}, PushParams, conversation.get_push),
-    _Operation({"1.0": "ListTaskPushNotificationConfigs", "0.3": f"{_PUSH}list"}, PushParams, conversation.list_push),
-    _Operation(
-        {"1.0": "DeleteTaskPushNotificationConfig", "0.3": f"{_PUSH}delete"}, PushParams, conversation.delete_push
-    ),
+    _Operation({"1.0": "SendMessage", "0.3": "message/send"}, SendParams, tasks.send),
+    _Operation({"1.0": "SendStreamingMessage", "0.3": "message/stream"}, SendParams, tasks.send_streaming),
+    _Operation({"1.0": "GetTask", "0.3": "tasks/get"}, TaskParams, tasks.get_task),
+    _Operation({"1.0": "ListTasks"}, ListTasksParams, tasks.list_tasks),
+    _Operation({"1.0": "CancelTask", "0.3": "tasks/cancel"}, TaskParams, tasks.cancel_task),
+    _Operation({"1.0": "SubscribeToTask", "0.3": "tasks/resubscribe"}, TaskParams, tasks.subscribe),
+    _Operation({"1.0": "CreateTaskPushNotificationConfig", "0.3": f"{_PUSH}set"}, SetPushParams, tasks.set_push),
+    _Operation({"1.0": "GetTaskPushNotificationConfig", "0.3": f"{_PUSH}get"}, PushParams, tasks.get_push),
+    _Operation({"1.0": "ListTaskPushNotificationConfigs", "0.3": f"{_PUSH}list"}, PushParams, tasks.list_push),
+    _Operation({"1.0": "DeleteTaskPushNotificationConfig", "0.3": f"{_PUSH}delete"}, PushParams, tasks.delete_push),
     _Operation({"1.0": "GetExtendedAgentCard", "0.3": "agent/getAuthenticatedExtendedCard"}, _NoParams, _extended_card),
 )
 _METHODS: Mapping[str, tuple[_Operation, Version]] = {
@@ -105,7 +103,7 @@ async def rpc(request: Request, services: Services) -> Stream | None:
     else:
         if isinstance(result, Stream):
             return result
-        if result is not None or operation.function is not conversation.send:
+        if result is not None or operation.function is not tasks.send:
             await _respond(request, rpc_result(request_id, ascii_json(result)))
     return None
 
@@ -124,7 +122,7 @@ def _request_id(body: dict[str, Any]) -> bytes:
     """Return the id of a request as JSON, which errors of the request have too."""
     value = body.get("id")
     if not isinstance(value, str | int | None) or isinstance(value, bool):
-        raise A2aError(INVALID_REQUEST, "id: it is text or a whole number")
+        raise A2aError(INVALID_REQUEST, "id: must be a string or an integer")
     return ascii_json(value)
 
 
@@ -132,7 +130,7 @@ def _check_request(body: dict[str, Any]) -> None:
     if body.get("jsonrpc") != "2.0" or not isinstance(body.get("method"), str):
         raise A2aError(INVALID_REQUEST, "a request of JSON-RPC 2.0 has `jsonrpc` and `method`")
     if not isinstance(body.get("params", {}), dict):
-        raise HttpError(422, "invalid_request", "params: it is not an object")
+        raise HttpError(422, "invalid_request", "params: must be an object")
 
 
 def _method(request: Request, name: Any) -> tuple[_Operation, Version]:
@@ -213,17 +211,17 @@ async def _read_task(request: Request, services: Services) -> Stream | None:
     """Answer with a task, or with its stream: `GET .../tasks/{id}` or `GET .../tasks/{id}:subscribe`."""
     if request.params["id"].endswith(_SUBSCRIBE):
         return await _act(request, services)
-    return await _rest(conversation.get_task, _query_task)(request, services)
+    return await _rest(tasks.get_task, _query_task)(request, services)
 
 
 async def _act(request: Request, services: Services) -> Stream | None:
     """Act on a task: `.../tasks/{id}:cancel` or `.../tasks/{id}:subscribe`."""
     name = request.params["id"]
-    for suffix, function in ((_CANCEL, conversation.cancel_task), (_SUBSCRIBE, conversation.subscribe)):
+    for suffix, function in ((_CANCEL, tasks.cancel_task), (_SUBSCRIBE, tasks.subscribe)):
         if name.endswith(suffix):
             request.params = {**request.params, "id": name.removesuffix(suffix)}
             return await _rest(function, _query_task)(request, services)
-    raise A2aError(METHOD_NOT_FOUND, f"a task is acted on at {_CANCEL} and {_SUBSCRIBE}")
+    raise A2aError(METHOD_NOT_FOUND, f"unknown action; use {_CANCEL} or {_SUBSCRIBE}")
 
 
 # Cards
@@ -309,19 +307,19 @@ def routes() -> list[Route]:
         _route(
             "POST",
             f"{base}/message:send",
-            _rest(conversation.send, _send_params),
+            _rest(tasks.send, _send_params),
             "Start or answer an A2A task, and get it when it has settled",
             body=SendParams,
         ),
         _route(
             "POST",
             f"{base}/message:stream",
-            _rest(conversation.send_streaming, _send_params),
+            _rest(tasks.send_streaming, _send_params),
             "Start or answer an A2A task, and stream it",
             body=SendParams,
             responses=_EVENTS,
         ),
-        _route("GET", f"{base}/tasks", _rest(conversation.list_tasks, _list_params), "The A2A tasks of the caller"),
+        _route("GET", f"{base}/tasks", _rest(tasks.list_tasks, _list_params), "The A2A tasks of the caller"),
         _route(
             "GET", f"{base}/tasks/{{id}}", _read_task, "An A2A task; its stream at `{id}:subscribe`", _TASK, _LAST_ID
         ),
@@ -336,16 +334,16 @@ def routes() -> list[Route]:
         _route(
             "POST",
             configs,
-            _rest(conversation.set_push, _set_push_params),
+            _rest(tasks.set_push, _set_push_params),
             "Set a push address",
             _TASK,
             body=PushConfig,
         ),
-        _route("GET", configs, _rest(conversation.list_push, _push_params), "The push addresses", _TASK),
+        _route("GET", configs, _rest(tasks.list_push, _push_params), "The push addresses", _TASK),
         _route(
             "GET",
             f"{configs}/{{config}}",
-            _rest(conversation.get_push, _push_params),
+            _rest(tasks.get_push, _push_params),
             "One push address",
             _TASK,
             _CONFIG,
@@ -353,7 +351,7 @@ def routes() -> list[Route]:
         _route(
             "DELETE",
             f"{configs}/{{config}}",
-            _rest(conversation.delete_push, _push_params),
+            _rest(tasks.delete_push, _push_params),
             "Remove a push address",
             _TASK,
             _CONFIG,

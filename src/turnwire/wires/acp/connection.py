@@ -112,7 +112,7 @@ class RpcConnection:
         params: Any = message.get("params") or {}
         try:
             if not isinstance(params, dict):
-                raise RpcError(INVALID_PARAMS, "params: it is not an object")
+                raise RpcError(INVALID_PARAMS, "params: must be an object")
             result = await self._handler(method, cast("dict[str, Any]", params))
         except RpcError as error:
             if is_request:

@@ -3,9 +3,9 @@
 import asyncio
 import sys
 
-from turnwire.wires.acp.agent import AcpAgent
 from turnwire.wires.acp.connection import MAX_LINE, RpcConnection
 from turnwire.wires.acp.hosts import SessionHost
+from turnwire.wires.acp.routes import AcpAgent
 
 
 async def serve_stdio(host: SessionHost, version: str, agent: str | None = None) -> None:

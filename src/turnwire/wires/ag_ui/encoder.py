@@ -79,7 +79,7 @@ class AgUi:
 
     name = "ag_ui"
     media_type = "text/event-stream"
-    keeps_state = True
+    keeps_state = numbers_frames = True
     heartbeat = b": keep-alive\n\n"
     opening = b": stream-open\n\n"
 

@@ -320,7 +320,7 @@ def interrupt_id(turn_id: str, position: int) -> str:
 def approval_interrupt(own_id: str, request: ApprovalRequestEvent, call: str, agent: str | None) -> dict[str, Any]:
     schema, editable = _APPROVAL_SCHEMA, {}
     if request.editable:
-        arguments = {"type": "object", "description": "The arguments to run the tool with, if they are to be others."}
+        arguments = {"type": "object", "description": "Arguments that replace the requested ones."}
         schema = {**schema, "properties": {**_APPROVAL_SCHEMA["properties"], "args": arguments}}
         editable = {"editable": True}
     return omit_none(

@@ -13,8 +13,9 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import start_turn, stop_turns
-from turnwire.wires.ag_ui.conversation import answer, plan_for, thread_json, turn_of
+from turnwire.wires.ag_ui.conversation import answer, plan_for, turn_of
 from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.ag_ui.history import thread_json
 from turnwire.wires.ag_ui.messages import RunInput, StopBody, run_message_body
 from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number, read_runs
 

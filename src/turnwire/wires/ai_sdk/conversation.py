@@ -184,7 +184,7 @@ async def answer(services: Services, caller: Caller, record: TurnRecord, message
                 await services.runner.send_tool_result(record.id, call_id, output, is_error=is_error)
             answered.add(call_id)
     if not answered:
-        raise HttpError(422, "invalid_request", "messages: the last message answers nothing that its turn waits for")
+        raise HttpError(422, "invalid_request", "messages: the turn waits for no answer in the last message")
     return answered
 
 
@@ -198,7 +198,7 @@ async def _decide(
     call_id: str,
 ) -> None:
     if decision.approved is None:
-        raise HttpError(422, "invalid_request", "approval: neither approved nor denied")
+        raise HttpError(422, "invalid_request", "approval: `approved` must be true or false")
     caller.needs("approve")
     args, edited = step.args if step else None, None
     if _as_shown(args) != _as_shown(part.input):

@@ -62,6 +62,7 @@ class AiSdk:
     name = "ai_sdk"
     media_type = "text/event-stream"
     keeps_state = True
+    numbers_frames = False
     heartbeat = b": keep-alive\n\n"
     opening = b": stream-open\n\n"
 
@@ -273,6 +274,7 @@ class AnswerText:
     name = key = "answer_text"
     media_type = "text/plain; charset=utf-8"
     keeps_state = True
+    numbers_frames = False
     heartbeat = b""
     opening = b""
 

@@ -115,7 +115,7 @@ def _open(
 def _wire(request: Request, services: Services) -> AiSdk:
     """Return the wire that the query asks for. Raises HttpError 422."""
     if request.query.get("stream", "text") != "text":
-        raise HttpError(422, "invalid_request", "stream: only `text`, or nothing")
+        raise HttpError(422, "invalid_request", "stream: must be `text`, or left out")
     try:
         return AiSdk.of_query(request.query, services.settings.ai_sdk_version)
     except ValueError as error:

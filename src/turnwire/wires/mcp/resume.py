@@ -30,4 +30,4 @@ def decode_state(text: str) -> CallState:
     try:
         return msgspec.json.decode(text, type=CallState)
     except msgspec.DecodeError:
-        raise HttpError(422, "invalid_request", "requestState: it is not one of this server") from None
+        raise HttpError(422, "invalid_request", "requestState: unknown; send it back unchanged") from None

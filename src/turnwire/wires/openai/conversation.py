@@ -14,13 +14,7 @@ from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
 from turnwire.server.services import Services
 from turnwire.server.turns import last_turns, start_turn
-from turnwire.wires.openai.chat_encoder import parse_call_id
-from turnwire.wires.openai.frames import (
-    ECHOED,
-    SERVER_CALLS,
-    call_of_request,
-    parse_response_id,
-)
+from turnwire.wires.openai.chat.encoder import parse_call_id
 from turnwire.wires.openai.messages import (
     ApprovalItem,
     ClientConversation,
@@ -33,10 +27,16 @@ from turnwire.wires.openai.messages import (
     prompt_body,
     read_input,
 )
-from turnwire.wires.openai.responses_encoder import (
+from turnwire.wires.openai.responses.encoder import (
     OpenAIResponses,
 )
-from turnwire.wires.openai.resume import count_segments, segment_of_answer
+from turnwire.wires.openai.responses.frames import (
+    ECHOED,
+    SERVER_CALLS,
+    call_of_request,
+    parse_response_id,
+)
+from turnwire.wires.openai.responses.resume import count_segments, segment_of_answer
 
 DEFAULT_MODEL = "turnwire"
 
@@ -182,7 +182,7 @@ async def _answer(
     services: Services, caller: Caller, record: TurnRecord | None, conversation: ClientConversation
 ) -> tuple[TurnRecord, OpenAIResponses]:
     if conversation.message is not None or conversation.history:
-        raise invalid("input", "decide first; send other messages when that response has ended")
+        raise invalid("input", "send answers alone, and other messages when that response has ended")
     outputs: dict[str, str] = {}
     if conversation.results:
         waiting, results = await find_waiting(services, caller, conversation.results, "input")
@@ -230,7 +230,7 @@ async def take_answers(
     answered = {*decisions, *outputs}
     missing = [call_id for call_id in open_ids if call_id not in answered]
     if missing and len(missing) < len(open_ids):  # With none answered it is a repeated request.
-        raise invalid(param, f"answer everything at once; {', '.join(map(repr, missing))} is missing")
+        raise invalid(param, f"answer everything that is open at once; missing: {', '.join(map(repr, missing))}")
     for call_id, output in outputs.items():
         await services.runner.send_tool_result(record.id, call_id, output)
     for call_id, approval in decisions.items():

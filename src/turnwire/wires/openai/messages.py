@@ -16,7 +16,7 @@ from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json
-from turnwire.wires.openai.chat_encoder import parse_call_id
+from turnwire.wires.openai.chat.encoder import parse_call_id
 
 _STATUSES = {
     "agent_not_found": 404,

@@ -14,7 +14,7 @@ from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
 class SseChat:
     name = key = "sse_chat"
     media_type = "text/event-stream; charset=utf-8"
-    keeps_state = False
+    keeps_state = numbers_frames = False
     heartbeat = COMMENT_HEARTBEAT
     opening = b": stream open\n\n"
 

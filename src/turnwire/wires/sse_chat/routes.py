@@ -43,13 +43,10 @@ from turnwire.server.turns import (
     start_turn,
     turn_error,
 )
-from turnwire.wires.a2a.encoder import A2a
-from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.sse_chat.encoder import SseChat
 
 SSE_CHAT = SseChat()
 _MAX_WAIT_SECONDS = 60
-_NUMBERED = (A2a.name, AgUi.name)
 
 
 async def chat(request: Request, services: Services) -> None:
@@ -91,8 +88,7 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         return None
     point = None
     if wire.keeps_state:
-        if wire.name in _NUMBERED and b"last-event-id" in request.headers:
-            # The ids of these wires are numbers of frames, not positions.
+        if wire.numbers_frames and b"last-event-id" in request.headers:
             point = await find_point(services.store, record.id, wire, FRAMES, cursor.position)
         else:
             point = await _text_point(services, record, cursor, offset or 0, wire)
@@ -306,7 +302,7 @@ class LogFile:
 
     name = key = "log_file"
     media_type = "application/jsonl"
-    keeps_state = False
+    keeps_state = numbers_frames = False
     heartbeat = opening = b""
 
     def encoder(self) -> "_LineEncoder":

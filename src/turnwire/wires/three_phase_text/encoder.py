@@ -61,6 +61,7 @@ class ThreePhaseText:
     name = key = "three_phase_text"
     media_type = "text/plain; charset=utf-8"
     keeps_state = True
+    numbers_frames = False
     heartbeat = b"\n"
     opening = b""
 

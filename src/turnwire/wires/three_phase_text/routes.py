@@ -5,7 +5,7 @@ These are the routes of an older protocol. They accept its field names beside ou
 """
 
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, RagMessageBody, parse_json
+from turnwire.server.messages import MessageBody, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
@@ -20,6 +20,7 @@ from turnwire.server.turns import (
     start_turn,
 )
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
+from turnwire.wires.three_phase_text.messages import RagMessageBody
 
 THREE_PHASE_TEXT = ThreePhaseText()
 

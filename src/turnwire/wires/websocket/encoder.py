@@ -15,7 +15,7 @@ class WebSocket:
 
     name = "websocket"
     media_type = "application/json"
-    keeps_state = False
+    keeps_state = numbers_frames = False
     heartbeat = b'{"type":"heartbeat"}\n'
     opening = b""
 

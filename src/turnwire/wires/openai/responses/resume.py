@@ -36,7 +36,7 @@ from turnwire.server.streams.resume import (
     void_of,
     walk_log,
 )
-from turnwire.wires.openai.responses_encoder import OpenAIResponses, ResponsesEncoder
+from turnwire.wires.openai.responses.encoder import OpenAIResponses, ResponsesEncoder
 
 # Response objects
 

@@ -20,7 +20,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.wires.framing import text_or_json
-from turnwire.wires.openai.chat_encoder import waiting_call_id
+from turnwire.wires.openai.chat.encoder import waiting_call_id
 
 Item = dict[str, Any]
 

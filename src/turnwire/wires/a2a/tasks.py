@@ -128,7 +128,7 @@ async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecor
     """Take the answers in a message to a task that waits."""
     record, sent = await call.find(task_id), params.message
     if sent.context_id not in (None, record.session_id, TaskIds.of_record(record).context_id):
-        raise A2aError(INVALID_PARAMS, "message.contextId: it is not that of the task")
+        raise A2aError(INVALID_PARAMS, "message.contextId: the task belongs to another context; leave it out")
     if record.phase == "ended":
         raise A2aError(UNSUPPORTED, "the task has ended; send the message with its contextId alone")
     fold = await fold_log(call.services.store, record.id)
@@ -137,7 +137,7 @@ async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecor
         # The same message may have been taken before; repeating an answer changes nothing.
         waiting, questions = [decision.call_id for decision in fold.decisions], fold.questions[-1:]
         if not waiting and not questions:
-            raise A2aError(UNSUPPORTED, "the task is at work and takes no message; send it with the contextId alone")
+            raise A2aError(UNSUPPORTED, "the task runs and waits for no message; send it with the contextId alone")
     answers = read_answers(sent, decides=bool(waiting), question=questions[0] if len(questions) == 1 else None)
     await _record(call, record.id, answers, waiting)
     return await call.find(task_id)
@@ -233,7 +233,7 @@ async def list_tasks(call: TaskCall, params: ListTasksParams) -> dict[str, Any]:
         try:
             await call.find(params.page_token)
         except TurnNotFoundError:
-            raise A2aError(INVALID_PARAMS, "pageToken: it is not one of this server, or its task was erased") from None
+            raise A2aError(INVALID_PARAMS, "pageToken: not a token of this server, or its task was deleted") from None
     async with call.services.requests.slot(call.caller.principal):
         found = await _list(call, session_id, statuses, params.page_size + 1, params.page_token)
         page, is_whole = found[: params.page_size], len(found) <= params.page_size

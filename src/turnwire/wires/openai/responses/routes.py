@@ -23,10 +23,10 @@ from turnwire.server.streams.socket import SilentWire, SocketHandler
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import while_connected
 from turnwire.wires.openai.conversation import begin_response, find_response
-from turnwire.wires.openai.frames import decision_item, input_items, output_item, response_id
 from turnwire.wires.openai.messages import ResponseBody, invalid, openai_error, parse_response_body
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
-from turnwire.wires.openai.resume import answers_before, find_in_response, response_so_far, settled_response
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
+from turnwire.wires.openai.responses.frames import decision_item, input_items, output_item, response_id
+from turnwire.wires.openai.responses.resume import answers_before, find_in_response, response_so_far, settled_response
 
 _MAX_ITEMS = 100
 _DATA = b"data: "
@@ -192,14 +192,16 @@ class ResponseSocket(SocketHandler):
             return
         stream_id = message.stream_id
         if message.type != "response.create":
-            self.send_error(stream_id, HttpError(422, "invalid_request", "type: only `response.create` is known here"))
+            self.send_error(stream_id, HttpError(422, "invalid_request", "type: must be `response.create`"))
         elif stream_id not in self._queues:
             self._queues[stream_id] = deque()
             await self._create_or_skip(message)
         elif len(queue := self._queues[stream_id]) < _MAX_QUEUED:
             queue.append(message)
         else:
-            self.send_error(stream_id, HttpError(429, "too_many_turns", "the stream's queue is full; wait"))
+            self.send_error(
+                stream_id, HttpError(429, "too_many_turns", "the stream's queue is full; wait for a response")
+            )
 
     async def _create_or_skip(self, message: CreateMessage) -> None:
         """Begin a response, or the next one of the stream if this one is refused."""

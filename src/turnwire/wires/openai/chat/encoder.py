@@ -57,6 +57,7 @@ class OpenAIChat:
     name = "openai_chat"
     media_type = "text/event-stream; charset=utf-8"
     keeps_state = True
+    numbers_frames = False
     # With one line feed: an empty line would be an event without data, on which an OpenAI client may fail.
     heartbeat = b": hb\n"
     opening = b""

@@ -51,8 +51,8 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
-from turnwire.wires.openai.chat_encoder import is_cut_off, question_text, waiting_call_id
-from turnwire.wires.openai.frames import (
+from turnwire.wires.openai.chat.encoder import is_cut_off, question_text, waiting_call_id
+from turnwire.wires.openai.responses.frames import (
     SERVER_CALLS,
     Output,
     call_item,
@@ -81,13 +81,14 @@ class OpenAIResponses:
     name = "openai_responses"
     media_type = "text/event-stream; charset=utf-8"
     keeps_state = True
+    numbers_frames = False
     # With one line feed: an empty line would be an event without data, on which an OpenAI client may fail.
     heartbeat = b": hb\n"
     opening = b""
 
     def __init__(self, echo: Mapping[str, Any] | None = None, segment: int = 1) -> None:
         if segment < 1:
-            raise ValueError("segment: the first is 1")
+            raise ValueError("segment: must be 1 or more")
         self.segment = segment
         self._echo = echoed_fields(echo or {})
         digest = hashlib.sha256(ascii_json([segment, self._echo])).hexdigest()
