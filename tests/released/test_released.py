@@ -19,11 +19,9 @@ import websockets.exceptions
 import yaml
 
 import turnwire
-from tests.postgres_server import shared_server
 from tests.released import names
 from tests.released.recording import GOLDEN, UPDATING, Recorder, compare, fixed_settings, pretty, served, until
 from tests.released.scenes import DECISIONS, SCENES, Stage
-from tests.released.schemas import postgres_lines, sqlite_lines
 from tests.released.wires import WIRES, Ask, asks, record_live, record_replay, run_once, sections, texts_of
 from tests.serving import let_time_pass
 from turnwire import Settings, Turnwire
@@ -656,38 +654,6 @@ async def test_answers_from_documents_have_the_released_form(tmp_path: Path) -> 
 
 
 TIDES = "# Tides\n\nThe tide turns in Brest at noon. Ships wait for it.\n\n## Ships\n\nA ship needs deep water.\n"
-
-
-# Data on disk
-
-
-async def test_sqlite_files_have_the_released_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("TELEGRAM_BOT_TOKEN", "123456:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
-    monkeypatch.setenv("TURNWIRE_EXTENSION_CONSOLE_ENABLED", "false")
-    monkeypatch.setenv("TURNWIRE_EXTENSION_TELEGRAM_API_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("TURNWIRE_EXTENSION_TELEGRAM_ALLOWED_USERS", "[7]")
-    shelf, data = tmp_path / "shelf", tmp_path / "data"
-    shelf.mkdir()
-    (shelf / "tides.md").write_text(TIDES)
-    settings = fixed_settings(data, webhook_url="http://127.0.0.1:9", webhook_secret=f"whsec_{'A' * 32}")
-    server = Turnwire(store="sqlite", settings=settings, docs=[shelf], extensions=[])
-    async with served(server) as recorder:
-        await recorder.http.post("/chat", json={"message": "When does the tide turn?"})
-        await until(lambda: bool(list(data.rglob("telegram.db"))))
-    files = sorted(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file())
-    assert {Path(name).name for name in files} >= {"turnwire.db", "documents.db", "extensions.db", "telegram.db"}
-    compare("sqlite.txt", lines(sqlite_lines(data)))
-
-
-@pytest.mark.postgres
-async def test_the_postgresql_database_has_the_released_schema(tmp_path: Path) -> None:
-    server = shared_server()
-    url = server.url(server.new_database())
-    turnwire_server = Turnwire(Stage(), store="postgres", settings=fixed_settings(tmp_path, database_url=url))
-    async with served(turnwire_server) as recorder:
-        assert (await recorder.http.post("/chat", json={"message": "Hello"})).status_code == 200
-    compare("postgres.txt", lines(await postgres_lines(url)))
 
 
 # Extensions
