@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.examples import runs_all
 from tests.faults.campaign import faults_of
 from tests.faults.cluster import StoreName, faketime
 from tests.faults.office_campaign import OFFICE_MESSAGES, office_sdks, run_office_campaign
@@ -24,7 +22,6 @@ _BOUND_SECONDS = 360
 
 
 # The last commit before the current schemas: 4 of PostgreSQL, 6 of SQLite.
-_OLDER_COMMIT = "dfd54928b01bdf434a3ac55314da047c9d708ff8"
 # A process with its own mounts leaves nothing behind.
 _ISOLATION = ["unshare", "--mount"] if os.geteuid() == 0 else []
 
@@ -48,23 +45,6 @@ def test_short_campaign_breaks_no_promise(store: StoreName) -> None:
     # Only root can mount a disk to fill.
     for name in {*faults_of(store)} - (set() if _ISOLATION else {"fill_disk"}):
         assert f"| fault: {name} |" in report
-
-
-def _has_commit(commit: str) -> bool:
-    """Return True if the sources of a commit are there; a shallow clone or an archive has none."""
-    git = shutil.which("git")
-    check = [git or "false", "cat-file", "-e", f"{commit}^{{commit}}"]
-    return subprocess.run(check, cwd=_ROOT, capture_output=True, check=False).returncode == 0
-
-
-# Old data alone are tested everywhere: `tests/stores/test_upgrade.py`.
-if runs_all() and _has_commit(_OLDER_COMMIT):
-
-    @pytest.mark.parametrize("store", ["postgres", "sqlite"])
-    @pytest.mark.timeout(_BOUND_SECONDS + 30)
-    def test_rolling_restart_from_an_older_version_breaks_no_promise(store: StoreName) -> None:
-        options = ("--upgrade-from", _OLDER_COMMIT, "--minutes", "0.3", "--pace", "4", "--seed", "7", "--store", store)
-        assert "| fault: upgrade |" in _run_campaign(*options)
 
 
 @pytest.mark.rotated("sdk", "store")

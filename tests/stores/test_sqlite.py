@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -31,16 +30,16 @@ from tests.contracts.turns import (
 )
 from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
-from turnwire.core.contracts.stores import Annotation, ApiKey, AppendRequest, Suspension, TurnFilter
+from turnwire.core.contracts.stores import ApiKey, AppendRequest, Suspension, TurnFilter
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.log.codec import log_event
-from turnwire.core.log.events import TokenEvent, UsageEvent
+from turnwire.core.log.events import TokenEvent
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import Turn
-from turnwire.core.people.budget import Limits, day_of
+from turnwire.core.people.budget import Limits
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore, schema
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
-from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
+from turnwire.stores.sqlite.schema import DATABASE_NAME, newest_version
 from turnwire.stores.sqlite.writer import Work
 
 ROOT = Path(__file__).parents[2]
@@ -107,67 +106,9 @@ async def test_reopened_store_has_the_same_logs(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_database_of_an_older_version_is_migrated_with_its_data(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
-    connection.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1")
-    connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
-    connection.commit()
-    connection.close()
-    store = SqliteStore(tmp_path)
-    await store.open()
-    try:
-        assert (await store.find_session("ann", "s1")).title == "Tea"
-        record = await ended(store, UsageEvent(input_tokens=5), session_id="s1")
-        assert await store.tokens_used("ann", day_of(record.ended_at or 0)) == 5
-    finally:
-        await store.close()
-
-
-async def test_sealed_logs_of_the_schema_without_journals_read_the_same(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
-    for script in MIGRATIONS[:3]:
-        connection.executescript(script)
-    connection.execute("PRAGMA user_version = 3")
-    connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
-    columns = "id, session_id, principal, agent, message, channel, fingerprint, options, phase, epoch, last_position"
-    connection.execute(
-        f"INSERT INTO turn ({columns}, first_kept, created_at, first_row, sealed)"
-        " VALUES ('t1', 's1', 'ann', 'echo', 'hi', 'http', '', '{}', 'ended', 1, 1, 1, 1, 1, 1)"
-    )
-    line = b'1 5 {"type":"done","outcome":"completed","session_id":"s1","turn_id":"t1"}'
-    connection.execute("INSERT INTO sealed_log (turn, body) VALUES (1, ?)", (zlib.compress(line),))
-    connection.commit()
-    connection.close()
-    store = SqliteStore(tmp_path)
-    await store.open()
-    try:
-        assert await store.journal("t1") == []
-        assert [logged.type for logged in await whole_log(store, "t1")] == ["done"]
-    finally:
-        await store.close()
-
-
-async def test_turns_of_an_older_version_can_be_annotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(schema, "MIGRATIONS", MIGRATIONS[:3])
-        store = SqliteStore(tmp_path)
-        await store.open()
-        record = await ended(store)
-        await store.close()
-    store = SqliteStore(tmp_path)
-    await store.open()
-    try:
-        link = Annotation(kind="share", key="digest", principal="ann", at=1, session_id=record.session_id)
-        await store.annotate(link)
-        assert await store.find_annotation("share", "digest") == link
-        assert types(await whole_log(store, record.id))[-1] == "done"
-    finally:
-        await store.close()
-
-
 async def test_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
-    newer = len(MIGRATIONS) + 1
+    newer = newest_version() + 1
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {newer}")
     connection.close()
@@ -264,24 +205,24 @@ async def test_store_whose_last_commit_fails_is_closed_all_the_same(tmp_path: Pa
 
 async def test_appends_of_many_turns_at_once_are_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
     records = [await claimed(store) for _ in range(30)]
-    before = rows(tmp_path, "journal")
+    before = rows(tmp_path, "event")
     statements: list[str] = []
     writer_connection(store).set_trace_callback(statements.append)
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("a"), TokenEvent("b")) for r in records))
     writer_connection(store).set_trace_callback(None)
     assert count_transactions(statements) == 1
-    assert rows(tmp_path, "journal") == before + 30
+    assert rows(tmp_path, "event") == before + 30
 
 
 async def test_appends_of_one_turn_at_once_are_one_row(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     log = TurnLog(store, record, Limits())
-    before = rows(tmp_path, "journal")
+    before = rows(tmp_path, "event")
     for number in range(100):
         log.append(TokenEvent(str(number)))
     await log.end("completed")
-    assert rows(tmp_path, "journal") == before + 1
+    assert rows(tmp_path, "event") == before + 1
     assert positions(await whole_log(store, record.id)) == list(range(1, 104))
 
 
@@ -415,10 +356,10 @@ async def test_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, 
     assert rows(tmp_path, "sealed_log") == 0
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "sealed_log") == 6
-    assert rows(tmp_path, "journal") == 2, "the rows of the running turn"
+    assert rows(tmp_path, "event") == 2, "the rows of the running turn"
     await append(store, running.id, running.epoch, 4, done(running), end=True)
     await store.maintain(expire_before=0)
-    assert rows(tmp_path, "journal") == 0
+    assert rows(tmp_path, "event") == 0
     assert rows(tmp_path, "sealed_log") == 7
     assert types(await whole_log(store, running.id)) == ["session", "message", "token", "done"]
     assert store._turns.by_id == {}
@@ -812,10 +753,10 @@ async def test_row_19_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteSto
     running = await claimed(store)
     logs = [await whole_log(store, turn.id) for turn in (waiting, *others, running)]
     await store.maintain(expire_before=0)
-    assert rows(tmp_path, "journal") == 3
+    assert rows(tmp_path, "event") == 3
     await append(store, running.id, running.epoch, 3, TokenEvent("on"))
     await store.maintain(expire_before=0)
-    assert rows(tmp_path, "journal") == 4
+    assert rows(tmp_path, "event") == 4
     assert [await whole_log(store, turn.id) for turn in (waiting, *others)] == logs[:-1]
 
 

@@ -83,14 +83,14 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(body: bytes | None) -> Seal | None:
-    """Return a stored seal; None for a log that was sealed without one."""
-    return msgspec.msgpack.decode(body, type=Seal) if body else None
+    """Return a stored seal; None for a log that is not sealed yet."""
+    return None if body is None else msgspec.msgpack.decode(body, type=Seal)
 
 
-def without_marks(body: bytes | None) -> bytes | None:
+def without_marks(body: bytes) -> bytes:
     """Return a stored seal without its marks, which say nothing about events that have expired."""
-    seal = decode_seal(body)
-    return None if seal is None else encode_seal(replace(seal, log_marks=b"", journal_marks=b""))
+    seal = msgspec.msgpack.decode(body, type=Seal)
+    return encode_seal(replace(seal, log_marks=b"", journal_marks=b""))
 
 
 class SealedLogs:

@@ -20,7 +20,7 @@ class MovingTurn(Struct, frozen=True, kw_only=True):
     """All that a store has of a turn.
 
     `lines` is its log (see `stores.lines`) from `record.first_kept` on, `calls` its journal. `seal` is None for a log
-    that is not sealed, and empty for one that was sealed without evidence. `digests` are the files that it needs.
+    that is not sealed. `digests` are the files that it needs.
     """
 
     record: TurnRecord

@@ -15,7 +15,7 @@ from tests.core.desk import open_desk, wait_until_suspended
 from tests.postgres_server import execute, run_aside
 from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
-from turnwire.core.contracts.stores import Admission, Annotation
+from turnwire.core.contracts.stores import Admission
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
 from turnwire.core.log.approvals import WaitForApproval
 from turnwire.core.log.codec import now_ms
@@ -25,7 +25,7 @@ from turnwire.core.people.budget import DAY_MS, day_of
 from turnwire.core.run.execution import Execution
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
-from turnwire.stores.postgres.schema import MIGRATIONS, drop_partitions, partition_name
+from turnwire.stores.postgres.schema import drop_partitions, partition_name
 
 PARTITIONS = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
 
@@ -43,55 +43,6 @@ async def test_stores_opened_at_once_migrate_once() -> None:
     assert types(await whole_log(stores[1], record.id))[-1] == "done"
     for store in stores:
         await store.close()
-
-
-async def test_database_of_the_schema_before_is_migrated_with_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = shared_databases().server
-    url = server.url(await asyncio.to_thread(server.new_database))
-    older = PostgresStore(url)
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
-        await older.open()
-    record = await ended(older)
-    await older.close()
-    store = PostgresStore(url)
-    await store.open()
-    assert types(await whole_log(store, record.id))[-1] == "done"
-    assert await store.journal(record.id) == []
-    await store.maintain(expire_before=0)
-    assert types(await whole_log(store, record.id))[-1] == "done"
-    await store.close()
-
-
-async def test_turns_of_an_older_version_can_be_annotated(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = shared_databases().server
-    with monkeypatch.context() as older:
-        older.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
-        url = server.url(await asyncio.to_thread(server.new_database))
-        old = PostgresStore(url)
-        await old.open()
-        record = await ended(old)
-        # The older process is still there while the new one starts, as in a rolling restart.
-        new = PostgresStore(url)
-        older.undo()
-        await new.open()
-    link = Annotation(kind="share", key="digest", principal="ann", at=1, session_id=record.session_id)
-    await new.annotate(link)
-    assert await new.find_annotation("share", "digest") == link
-    assert types(await whole_log(new, record.id))[-1] == "done"
-    await old.delete_session("ann", record.session_id)
-    assert await new.find_annotation("share", "digest") is None
-    await old.close()
-    await new.close()
-
-
-async def test_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:
-    processes.fetchval("UPDATE turnwire.schema_version SET version = version + 1")
-    try:
-        with pytest.raises(StoreUnusableError, match="newer Turnwire"):
-            await PostgresStore(processes.url).open()
-    finally:
-        processes.fetchval(f"UPDATE turnwire.schema_version SET version = {len(MIGRATIONS)}")
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ class LogStore(LogReader, Protocol):
         ...
 
     async def seal(self, turn_id: str) -> Seal | None:
-        """Return the seal of an ended turn; None if it has none yet, or was sealed by a version without seals.
+        """Return the seal of an ended turn; None if it is not sealed yet.
 
         Raises TurnNotFoundError.
         """

@@ -110,7 +110,7 @@ async def _accept(
     await add_blobs(connection, record.session_id, new.blobs, admission.max_file_bytes)
     await use_blobs(connection, record.session_id, record.id, new.digests)
     if new.entries:
-        query = "INSERT INTO turnwire.recorded_call (turn, body) VALUES ($1, $2)"
+        query = "INSERT INTO turnwire.call (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, to_entry_lines(new.entries))
     if new.checkpoint is not None:
         query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"

@@ -69,7 +69,7 @@ async def erase_turns(connection: DatabaseConnection, column: str, value: str) -
     rows = await connection.fetch(query, value)
     numbers, days = [row[0] for row in rows], {row[1] for row in rows}
     await connection.execute("DELETE FROM turnwire.sealed_log WHERE turn = ANY($1)", numbers)
-    await connection.execute("DELETE FROM turnwire.recorded_call WHERE turn = ANY($1)", numbers)
+    await connection.execute("DELETE FROM turnwire.call WHERE turn = ANY($1)", numbers)
     # The days are few, and limit the search to their partitions.
     await connection.execute("DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)", [*days], numbers)
 
@@ -100,7 +100,7 @@ async def _seal_some(connection: DatabaseConnection, key: bytes | None) -> bool:
         )
         rows = await connection.fetch(query, numbers, days)
         logs = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
-        query = "SELECT turn, body FROM turnwire.recorded_call WHERE turn = ANY($1) ORDER BY turn, id"
+        query = "SELECT turn, body FROM turnwire.call WHERE turn = ANY($1) ORDER BY turn, id"
         rows = await connection.fetch(query, numbers)
         calls = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
         bodies = await asyncio.to_thread(lambda: [seal(logs[number]) for number in numbers])
@@ -117,7 +117,7 @@ async def _seal_some(connection: DatabaseConnection, key: bytes | None) -> bool:
         )
         await connection.execute(query, numbers, bodies, [sealed_calls.get(number) for number in numbers], seals)
         if calls:
-            await connection.execute("DELETE FROM turnwire.recorded_call WHERE turn = ANY($1)", [*calls])
+            await connection.execute("DELETE FROM turnwire.call WHERE turn = ANY($1)", [*calls])
         await connection.execute("UPDATE turnwire.turn SET sealed = true WHERE number = ANY($1)", numbers)
         return len(turns) == _STEP
 

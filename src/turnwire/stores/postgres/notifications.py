@@ -6,7 +6,7 @@ so everything that is watched is also polled, in one query however much it is.
 
 A payload is a list of hints with spaces between them: `+<turn id>` for a commit, `=<key>` for any other change. After a
 commit there may be `*<first position>:<lines>`, the events as they are stored; 0x1f, which no line has, stands for a
-space. A process of an older version ignores them and reads.
+space.
 
 A commit is announced only if another process watches the turn. `?<key>` says that a process watches a key; the others
 forget that after a minute, unless it is repeated. `!` asks all processes what they watch. The writer of a turn answers

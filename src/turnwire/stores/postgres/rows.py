@@ -138,7 +138,7 @@ def _page(
     return from_lines(page_of(lines, start, limit), after + 1)
 
 
-_CALLS = "SELECT c.body FROM turnwire.recorded_call c WHERE c.turn = t.number ORDER BY c.id"
+_CALLS = "SELECT c.body FROM turnwire.call c WHERE c.turn = t.number ORDER BY c.id"
 # Sealing moves the entries and sets `sealed` in one step, so they are read in one.
 _JOURNAL = f"""
     SELECT s.calls, CASE WHEN t.sealed THEN NULL ELSE ARRAY({_CALLS}) END
@@ -158,7 +158,7 @@ async def read_journal(connection: DatabaseConnection, turn_id: str) -> list[Jou
 async def has_calls(connection: DatabaseConnection, turn_id: str, body: bytes) -> bool:
     """Return True if these entries of a turn are committed."""
     query = (
-        "SELECT EXISTS (SELECT 1 FROM turnwire.recorded_call c JOIN turnwire.turn t ON t.number = c.turn"
+        "SELECT EXISTS (SELECT 1 FROM turnwire.call c JOIN turnwire.turn t ON t.number = c.turn"
         " WHERE t.id = $1 AND c.body = $2)"
     )
     return await connection.fetchval(query, turn_id, body)

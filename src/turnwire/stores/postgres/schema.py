@@ -1,4 +1,4 @@
-"""The tables with their migrations, the partitions of events, and the advisory locks."""
+"""The tables, their version and migrations, the partitions of events, and the advisory locks."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,9 +24,8 @@ _OPEN_SECONDS = 3.0
 MIGRATION_LOCK = 0x7475726E_00000001
 UPKEEP_LOCK = 0x7475726E_00000002
 
-# Each entry migrates from version n to n + 1. A released entry is never changed.
-MIGRATIONS = (
-    """
+# The tables of version 1. Each migration leads from version n to n + 1. What is released is never changed.
+TABLES = """
     -- A process that runs turns. Its lease is by this server's clock, in ms.
     CREATE TABLE turnwire.worker (
         id text COLLATE "C" PRIMARY KEY,
@@ -122,7 +121,7 @@ MIGRATIONS = (
         PRIMARY KEY (turn_id, worker)
     );
 
-    -- A row is what one turn had to say in one commit. All rows of a turn are in the partition of its day.
+    -- A row has the events of one turn in one commit. All rows of a turn are in the partition of its day.
     CREATE TABLE turnwire.event (
         day integer NOT NULL,
         turn bigint NOT NULL,
@@ -134,13 +133,25 @@ MIGRATIONS = (
     ) PARTITION BY LIST (day);
     ALTER TABLE turnwire.event ALTER COLUMN body SET STORAGE EXTERNAL;
 
-    CREATE TABLE turnwire.sealed_log (
-        turn bigint PRIMARY KEY,
+    -- The journal entries of a turn, until it is sealed. A row has the entries of one commit.
+    CREATE TABLE turnwire.call (
+        id bigserial PRIMARY KEY,
+        turn bigint NOT NULL,
         body bytea NOT NULL
     );
-    ALTER TABLE turnwire.sealed_log ALTER COLUMN body SET STORAGE EXTERNAL;
+    CREATE INDEX call_by_turn ON turnwire.call (turn, id);
 
-    -- What each principal used on each day, counted from 1970. It outlives the turns that it comes from.
+    -- The events and calls of an ended turn, compressed, and the evidence against tampering.
+    CREATE TABLE turnwire.sealed_log (
+        turn bigint PRIMARY KEY,
+        body bytea NOT NULL,
+        calls bytea,
+        seal bytea NOT NULL
+    );
+    ALTER TABLE turnwire.sealed_log ALTER COLUMN body SET STORAGE EXTERNAL;
+    ALTER TABLE turnwire.sealed_log ALTER COLUMN calls SET STORAGE EXTERNAL;
+
+    -- The tokens that each principal used on each day, counted from 1970. They outlive their turns.
     CREATE TABLE turnwire.spending (
         principal text COLLATE "C" NOT NULL,
         day integer NOT NULL,
@@ -148,7 +159,7 @@ MIGRATIONS = (
         PRIMARY KEY (principal, day)
     ) WITH (fillfactor = 70);
 
-    -- Ended turns of which somebody outside is yet to be told, and when that may be tried next.
+    -- The notices about turns that are still to be delivered, and when that is tried next.
     CREATE TABLE turnwire.outbox (
         turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.turn (id) ON DELETE CASCADE,
         due_at bigint NOT NULL,
@@ -165,20 +176,7 @@ MIGRATIONS = (
         expires_at bigint,
         revoked_at bigint
     );
-    """,
-    """
-    -- The journal of a turn's calls, until the turn is sealed. A row has the entries of one commit.
-    CREATE TABLE turnwire.recorded_call (
-        id bigserial PRIMARY KEY,
-        turn bigint NOT NULL,
-        body bytea NOT NULL
-    );
-    CREATE INDEX recorded_call_by_turn ON turnwire.recorded_call (turn, id);
 
-    ALTER TABLE turnwire.sealed_log ADD COLUMN calls bytea;
-    ALTER TABLE turnwire.sealed_log ALTER COLUMN calls SET STORAGE EXTERNAL;
-    """,
-    """
     -- Values beside the logs, such as feedback and share links.
     CREATE TABLE turnwire.annotation (
         kind text COLLATE "C" NOT NULL,
@@ -193,12 +191,7 @@ MIGRATIONS = (
     CREATE INDEX annotation_by_principal ON turnwire.annotation (principal, kind, key);
     CREATE INDEX annotation_by_session ON turnwire.annotation (session_id) WHERE session_id IS NOT NULL;
     CREATE INDEX annotation_by_turn ON turnwire.annotation (turn_id) WHERE turn_id IS NOT NULL;
-    """,
-    """
-    -- The evidence against tampering; logs that were sealed before have none.
-    ALTER TABLE turnwire.sealed_log ADD COLUMN seal bytea;
-    """,
-    """
+
     -- Files of messages, once in each session.
     CREATE TABLE turnwire.blob (
         number bigserial PRIMARY KEY,
@@ -220,8 +213,7 @@ MIGRATIONS = (
         digest text COLLATE "C" NOT NULL,
         PRIMARY KEY (turn_id, digest)
     );
-    """,
-    """
+
     -- The document index. Words are split and stemmed by a configuration of its own, which knows no stop words.
     CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
     CREATE TEXT SEARCH CONFIGURATION turnwire.words (PARSER = default);
@@ -330,8 +322,8 @@ MIGRATIONS = (
     CREATE TABLE turnwire.telegram_paired (
         user_id bigint PRIMARY KEY, name text NOT NULL, at double precision NOT NULL
     );
-    """,
-)
+"""
+MIGRATIONS: tuple[str, ...] = ()
 
 
 async def lock_principal(connection: DatabaseConnection, principal: str) -> None:
@@ -370,23 +362,28 @@ async def _prepare(connection: DatabaseConnection, location: str) -> None:
     await ensure_partition(connection, today, today + 1)
 
 
+def newest_version() -> int:
+    """Return the version of the schema that this code reads and writes."""
+    return 1 + len(MIGRATIONS)
+
+
 async def check_version(connection: DatabaseConnection, location: str) -> None:
     """Check that the tables are those of this version, and change nothing. Raises StoreUnusableError."""
     if await connection.fetchval("SELECT to_regclass('turnwire.schema_version')::text") is None:
         raise StoreUnusableError(location, "there are no logs in it; start a server with this database first")
     version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
-    if version < len(MIGRATIONS):
+    if version < newest_version():
         raise StoreUnusableError(
-            location, f"its schema is {version}, this Turnwire needs {len(MIGRATIONS)}; start a server of this version"
+            location, f"its schema is {version}, this Turnwire needs {newest_version()}; start a server of this version"
         )
-    if version > len(MIGRATIONS):
+    if version > newest_version():
         raise _newer(location, version)
 
 
 def _newer(location: str, version: int) -> StoreUnusableError:
     return StoreUnusableError(
         location,
-        f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
+        f"it was written by a newer Turnwire (schema {version}, this one knows {newest_version()}); "
         "upgrade turnwire, or give another database",
     )
 
@@ -398,7 +395,7 @@ async def migrate(connection: DatabaseConnection, location: str) -> None:
         version = 0
         if await connection.fetchval("SELECT to_regclass('turnwire.schema_version')::text") is not None:
             version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
-        if version > len(MIGRATIONS):
+        if version > newest_version():
             raise _newer(location, version)
         if version == 0:
             await connection.execute(
@@ -406,7 +403,7 @@ async def migrate(connection: DatabaseConnection, location: str) -> None:
                 "CREATE TABLE turnwire.schema_version (version integer NOT NULL);"
                 "INSERT INTO turnwire.schema_version VALUES (0)"
             )
-        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        for number, script in enumerate((TABLES, *MIGRATIONS)[version:], start=version + 1):
             await connection.execute(f"{script}; UPDATE turnwire.schema_version SET version = {number}")
 
 

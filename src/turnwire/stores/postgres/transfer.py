@@ -222,7 +222,7 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn, key: bytes | N
             evidence = encode_seal(make_seal(record.id, turn.lines, turn.calls, key, now_ms()))
         query = "INSERT INTO turnwire.sealed_log (turn, body, calls, seal) VALUES ($1, $2, $3, $4)"
         calls = seal(turn.calls) if turn.calls else None
-        await connection.execute(query, number, seal(turn.lines), calls, evidence or None)
+        await connection.execute(query, number, seal(turn.lines), calls, evidence)
     else:
         await _take_unfinished(connection, turn, record, number, day)
 
@@ -242,7 +242,7 @@ async def _take_unfinished(
         await connection.execute(_EVENT, day, number, last, position, epoch, b"\n".join(lines))
         position = last + 1
     if turn.calls:
-        query = "INSERT INTO turnwire.recorded_call (turn, body) VALUES ($1, $2)"
+        query = "INSERT INTO turnwire.call (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, turn.calls)
     if turn.checkpoint is not None:
         query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"

@@ -123,7 +123,7 @@ def _with_entries(statement: str, first_parameter: int) -> str:
     before, result, after = statement.rpartition("SELECT id FROM moved")
     ended = "UNION ALL SELECT id, number FROM ended" if "ended AS" in statement else ""
     return f"""{before.rstrip()}, recorded AS (
-        INSERT INTO turnwire.recorded_call (turn, body)
+        INSERT INTO turnwire.call (turn, body)
         SELECT written.number, e.body FROM (SELECT id, number FROM moved {ended}) written
         JOIN unnest(${first_parameter}::text[], ${first_parameter + 1}::bytea[]) AS e (id, body) ON e.id = written.id
     )

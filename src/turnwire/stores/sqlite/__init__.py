@@ -1,7 +1,7 @@
 """The default store: one process, one file, no set-up.
 
 The server uses `store`; another process reads with `SqliteArchive` while it runs. Live events go to an append-only
-journal (`writer`, `live_turn`); `maintenance` seals the log of an ended turn into one compressed row. `schema` has the
+table (`writer`, `live_turn`); `maintenance` seals the log of an ended turn into one compressed row. `schema` has the
 tables, `disk` the lock and the ballast for a full disk.
 """
 

@@ -80,11 +80,11 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
     add_blobs(connection, record.session_id, new.blobs, admission.max_file_bytes)
     use_blobs(connection, record.session_id, number, new.digests)
     connection.execute(
-        "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
+        "INSERT INTO event (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
         (row, number, record.last_position, to_lines(new.opening)),
     )
     if new.entries:
-        query = "INSERT INTO recorded_call (turn, body) VALUES (?, ?)"
+        query = "INSERT INTO call (turn, body) VALUES (?, ?)"
         connection.execute(query, (number, to_entry_lines(new.entries)))
     if new.checkpoint is not None:
         connection.execute("INSERT INTO checkpoint (turn, body) VALUES (?, ?)", (number, new.checkpoint))

@@ -20,7 +20,7 @@ _TAIL = 128
 
 
 class LiveTurn:
-    """A turn's head (who may write, and where), its newest events, and its rows in the journal."""
+    """A turn's head (who may write, and where), its newest events, and its rows in `event`."""
 
     __slots__ = (
         "command",
@@ -75,7 +75,7 @@ class LiveTurn:
         return self.tail[start : start + limit]
 
     def rows_after(self, after: int, limit: int) -> list[int]:
-        """Return the journal rows that hold the next `limit` events after a position."""
+        """Return the rows of `event` that hold the next `limit` events after a position."""
         start = bisect_right(self.row_ends, after)
         end = bisect_left(self.row_ends, after + limit) + 1
         return self.rows[start:end].tolist()
@@ -91,10 +91,10 @@ class LiveTurns:
         self.watchers = Watchers()
         self.next_row = 1
         self.accepting: set[int] = set()
-        """The first journal rows of turns whose acceptance is not committed yet."""
+        """The first rows in `event` of turns whose acceptance is not committed yet."""
 
     def load(self, connection: sqlite3.Connection) -> None:
-        """Read the turns whose events are still in the journal, in the order of acceptance."""
+        """Read the turns whose events are still in `event`, in the order of acceptance."""
         by_number: dict[int, LiveTurn] = {}
         query = f"SELECT {TURN_COLUMNS}, number, first_row FROM turn WHERE sealed = 0 ORDER BY number"
         for row in connection.execute(query):
@@ -106,7 +106,7 @@ class LiveTurns:
         for number, kind, reason in connection.execute("SELECT turn, kind, reason FROM command"):
             if live := by_number.get(number):
                 live.command = Command(live.record.id, reason, kind)
-        query = "SELECT id, turn, last_position FROM journal ORDER BY id"
+        query = "SELECT id, turn, last_position FROM event ORDER BY id"
         for row, number, last_position in connection.execute(query):
             self.next_row = row + 1
             if live := by_number.get(number):
@@ -119,11 +119,11 @@ class LiveTurns:
         return row
 
     def first_needed_row(self) -> int:
-        """Return the first journal row that a live turn or an acceptance under way still needs."""
+        """Return the first row of `event` that a live turn or an acceptance under way still needs."""
         return min([*[live.first_row for live in self.by_id.values()], *self.accepting, self.next_row])
 
     def first_new_row(self) -> int:
-        """Return the first journal row that may belong to a turn that is not live yet."""
+        """Return the first row of `event` that may belong to a turn that is not live yet."""
         return min([*self.accepting, self.next_row])
 
     def current(self, record: TurnRecord) -> TurnRecord:

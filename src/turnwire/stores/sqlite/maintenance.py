@@ -1,4 +1,4 @@
-"""The upkeep of logs: sealing, trimming the journal, expiring and erasing."""
+"""The upkeep of logs: sealing, trimming events, expiring and erasing."""
 
 import sqlite3
 
@@ -30,7 +30,7 @@ class SqliteMaintenance:
             await self._writer.write(lambda connection, live=live: _seal(connection, live, self._seal_key))
             self._turns.by_id.pop(live.record.id, None)
         first_needed = self._turns.first_needed_row()
-        while await self._writer.write(lambda connection: _trim_journal(connection, first_needed)):
+        while await self._writer.write(lambda connection: _trim_events(connection, first_needed)):
             pass
         # A turn that waits for a person may need an early row for days; the later rows of sealed turns are deleted.
         live = [turn.number for turn in self._turns.by_id.values()]
@@ -76,28 +76,28 @@ def _seal(connection: sqlite3.Connection, live: LiveTurn, key: bytes | None) -> 
     if marked.rowcount == 0:
         return  # The turn was deleted meanwhile, or another call of `maintain` sealed it.
     _complete_state(connection, live)
-    rows = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
+    rows = [connection.execute("SELECT body FROM event WHERE id = ?", (row,)).fetchone() for row in live.rows]
     lines = b"\n".join(row[0] for row in rows)
     calls = read_calls(connection, live.number)
     evidence = encode_seal(make_seal(live.record.id, lines, calls, key, now_ms()))
     query = "INSERT INTO sealed_log (turn, body, calls, seal) VALUES (?, ?, ?, ?)"
     connection.execute(query, (live.number, seal(lines), seal(calls) if calls else None, evidence))
     if calls:
-        connection.execute("DELETE FROM recorded_call WHERE turn = ?", (live.number,))
+        connection.execute("DELETE FROM call WHERE turn = ?", (live.number,))
 
 
-def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
+def _trim_events(connection: sqlite3.Connection, first_needed: int) -> bool:
     """Delete some rows that no unsealed turn needs. Return True if there may be more."""
-    query = "DELETE FROM journal WHERE id IN (SELECT id FROM journal WHERE id < ? ORDER BY id LIMIT ?)"
+    query = "DELETE FROM event WHERE id IN (SELECT id FROM event WHERE id < ? ORDER BY id LIMIT ?)"
     return connection.execute(query, (first_needed, _TRIM_STEP)).rowcount == _TRIM_STEP
 
 
 def _trim_between(connection: sqlite3.Connection, live: list[int], after: int, before: int) -> int | None:
     """Delete the rows of sealed turns in the next step. Return the last row seen, or None if there are no more."""
-    query = "SELECT id, turn FROM journal WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+    query = "SELECT id, turn FROM event WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
     rows = connection.execute(query, (after, before, _TRIM_STEP)).fetchall()
     kept = set(live)
-    connection.executemany("DELETE FROM journal WHERE id = ?", [(row,) for row, turn in rows if turn not in kept])
+    connection.executemany("DELETE FROM event WHERE id = ?", [(row,) for row, turn in rows if turn not in kept])
     return rows[-1][0] if len(rows) == _TRIM_STEP else None
 
 
@@ -128,7 +128,7 @@ def _delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -
 
 def erase_turns(connection: sqlite3.Connection, column: str, value: str) -> None:
     """Delete the turns with this value in a column, and all that belongs to them."""
-    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command", "blob_use", "outbox"):
+    for table in ("sealed_log", "event", "call", "checkpoint", "command", "blob_use", "outbox"):
         connection.execute(f"DELETE FROM {table} WHERE turn IN (SELECT number FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM annotation WHERE turn_id IN (SELECT id FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM turn WHERE {column} = ?", (value,))

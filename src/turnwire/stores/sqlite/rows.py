@@ -1,4 +1,4 @@
-"""The conversion of rows: into records, and journal rows and sealed logs into events."""
+"""The conversion of rows: into records, and rows of events and sealed logs into events."""
 
 import json
 import sqlite3
@@ -78,21 +78,18 @@ def find_turn(connection: sqlite3.Connection, turn_id: str, principal: str | Non
 
 
 def with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
-    """Return the record of an unfinished turn with its last position, which only the journal has."""
-    query = "SELECT max(last_position) FROM journal WHERE id >= ? AND turn = ?"
+    """Return the record of an unfinished turn with its last position, which only `event` has."""
+    query = "SELECT max(last_position) FROM event WHERE id >= ? AND turn = ?"
     position = connection.execute(query, (first_row, number)).fetchone()[0]
     return replace(record, last_position=position or 0)
 
 
 def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -> list[LoggedEvent] | None:
-    """Return the events of these journal rows, up to the one that fills a page.
+    """Return the events of these rows, up to the one that fills a page.
 
     None if a row is gone because the log was sealed meanwhile.
     """
-    query = (
-        "SELECT journal.id, body, last_position FROM json_each(?) JOIN journal ON journal.id = value"
-        " ORDER BY journal.id"
-    )
+    query = "SELECT event.id, body, last_position FROM json_each(?) JOIN event ON event.id = value ORDER BY event.id"
     cursor = connection.execute(query, (json.dumps(list(rows)),))
     found: list[tuple[bytes, int]] = []
     size = 0
@@ -128,8 +125,7 @@ def read_turn(
             start = after + 1 - first_kept
             return from_lines(page_of(lines, start, limit), after + 1)
         query = (
-            "SELECT body, last_position FROM journal WHERE id >= ? AND turn = ? AND last_position > ?"
-            " ORDER BY id LIMIT ?"
+            "SELECT body, last_position FROM event WHERE id >= ? AND turn = ? AND last_position > ? ORDER BY id LIMIT ?"
         )
         return event_page(_events(connection.execute(query, (first_row, number, after, limit)), after), limit)
     finally:
@@ -167,7 +163,7 @@ def read_ended(connection: sqlite3.Connection, after_turn_id: str, limit: int) -
 
 def read_calls(connection: sqlite3.Connection, number: int) -> bytes:
     """Return the lines of the journal of a turn that is not sealed."""
-    query = "SELECT body FROM recorded_call WHERE turn = ? ORDER BY id"
+    query = "SELECT body FROM call WHERE turn = ? ORDER BY id"
     return b"\n".join(row[0] for row in connection.execute(query, (number,)))
 
 

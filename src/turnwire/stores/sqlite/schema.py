@@ -1,4 +1,4 @@
-"""The tables with their migrations, and the connections to them."""
+"""The tables, their version and migrations, and the connections to them."""
 
 import sqlite3
 from collections.abc import Generator
@@ -9,9 +9,8 @@ from turnwire.core.errors import StoreUnusableError
 
 DATABASE_NAME = "turnwire.db"
 
-# Each entry migrates from version n to n + 1. A released entry is never changed.
-MIGRATIONS = (
-    """
+# The tables of version 1. Each migration leads from version n to n + 1. What is released is never changed.
+TABLES = """
     CREATE TABLE session (
         id TEXT PRIMARY KEY,
         principal TEXT NOT NULL,
@@ -41,12 +40,13 @@ MIGRATIONS = (
         outcome TEXT,
         worker TEXT,
         epoch INTEGER NOT NULL,
-        last_position INTEGER NOT NULL,  -- of an ended turn; the journal knows it of the others
+        last_position INTEGER NOT NULL,  -- of an ended turn; for the others, the newest row of `event` has it
         first_kept INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         started_at INTEGER,
+        waiting_until INTEGER,
         ended_at INTEGER,
-        first_row INTEGER NOT NULL,      -- where its events begin in the journal
+        first_row INTEGER NOT NULL,      -- its first row in `event`
         sealed INTEGER NOT NULL DEFAULT 0,
         answer TEXT,
         state BLOB,
@@ -57,32 +57,53 @@ MIGRATIONS = (
     CREATE INDEX turn_unfinished ON turn (principal) WHERE phase <> 'ended';
     CREATE INDEX turn_by_end ON turn (ended_at) WHERE first_kept = 1;
 
-    -- A row is what one turn had to say in one commit. Rows are only added at the end, so that a commit of
-    -- many turns touches few pages; a row is found through the memory of the writer, or by a scan.
-    CREATE TABLE journal (
+    -- A row has the events of one turn in one commit. Rows are only added at the end, so that a commit of many turns
+    -- changes few pages. The writer keeps the rows of live turns in memory; others are found by a scan.
+    CREATE TABLE event (
         id INTEGER PRIMARY KEY,
         turn INTEGER NOT NULL,
         last_position INTEGER NOT NULL,
         body BLOB NOT NULL
     );
 
+    -- The journal entries of a turn, until it is sealed. A row has the entries of one commit.
+    CREATE TABLE call (
+        id INTEGER PRIMARY KEY,
+        turn INTEGER NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE INDEX call_by_turn ON call (turn);
+
+    -- The events and calls of an ended turn, compressed, and the evidence against tampering.
     CREATE TABLE sealed_log (
+        turn INTEGER PRIMARY KEY,
+        body BLOB NOT NULL,
+        calls BLOB,
+        seal BLOB NOT NULL
+    );
+
+    -- The state of the agent of a waiting turn.
+    CREATE TABLE checkpoint (
         turn INTEGER PRIMARY KEY,
         body BLOB NOT NULL
     );
 
-    CREATE TABLE api_key (
-        id TEXT PRIMARY KEY,
-        digest TEXT NOT NULL,
-        principal TEXT NOT NULL,
-        scopes TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER,
-        revoked_at INTEGER
+    -- Commands to turns that have not ended.
+    CREATE TABLE command (
+        turn INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        reason TEXT NOT NULL
     );
-    """,
-    """
-    -- What each principal used on each day, counted from 1970. It outlives the turns that it comes from.
+
+    -- The notices about turns that are still to be delivered, and when that is tried next.
+    CREATE TABLE outbox (
+        turn INTEGER PRIMARY KEY,
+        due_at INTEGER NOT NULL,
+        attempts INTEGER NOT NULL
+    );
+    CREATE INDEX outbox_by_time ON outbox (due_at);
+
+    -- The tokens that each principal used on each day, counted from 1970. They outlive their turns.
     CREATE TABLE spending (
         principal TEXT NOT NULL,
         day INTEGER NOT NULL,
@@ -90,42 +111,6 @@ MIGRATIONS = (
         PRIMARY KEY (principal, day)
     ) WITHOUT ROWID;
 
-    ALTER TABLE turn ADD COLUMN waiting_until INTEGER;
-
-    -- What the agent of a waiting turn goes on with. It is nobody's but the agent's, so it is in no log.
-    CREATE TABLE checkpoint (
-        turn INTEGER PRIMARY KEY,
-        body BLOB NOT NULL
-    );
-    """,
-    """
-    -- What somebody wants of a turn that has not ended.
-    CREATE TABLE command (
-        turn INTEGER PRIMARY KEY,
-        kind TEXT NOT NULL,
-        reason TEXT NOT NULL
-    );
-
-    -- Ended turns of which somebody outside is yet to be told, and when that may be tried next.
-    CREATE TABLE outbox (
-        turn INTEGER PRIMARY KEY,
-        due_at INTEGER NOT NULL,
-        attempts INTEGER NOT NULL
-    );
-    CREATE INDEX outbox_by_time ON outbox (due_at);
-    """,
-    """
-    -- The journal of a turn's calls (the table `journal` has its events). A row has the entries of one commit.
-    CREATE TABLE recorded_call (
-        id INTEGER PRIMARY KEY,
-        turn INTEGER NOT NULL,
-        body BLOB NOT NULL
-    );
-    CREATE INDEX recorded_call_by_turn ON recorded_call (turn);
-
-    ALTER TABLE sealed_log ADD COLUMN calls BLOB;
-    """,
-    """
     -- Values beside the logs, such as feedback and share links.
     CREATE TABLE annotation (
         kind TEXT NOT NULL,
@@ -140,13 +125,8 @@ MIGRATIONS = (
     CREATE INDEX annotation_by_principal ON annotation (principal, kind, key);
     CREATE INDEX annotation_by_session ON annotation (session_id) WHERE session_id IS NOT NULL;
     CREATE INDEX annotation_by_turn ON annotation (turn_id) WHERE turn_id IS NOT NULL;
-    """,
-    """
-    -- The evidence against tampering; logs that were sealed before have none.
-    ALTER TABLE sealed_log ADD COLUMN seal BLOB;
-    """,
-    """
-    -- Files of messages, once in each session.
+
+    -- Files of messages, once in each session, and the turns that need them.
     CREATE TABLE blob (
         number INTEGER PRIMARY KEY,
         session_id TEXT NOT NULL,
@@ -159,15 +139,23 @@ MIGRATIONS = (
         UNIQUE (session_id, digest)
     );
     CREATE INDEX blob_by_use ON blob (used_at);
-
-    -- The turns that need them.
     CREATE TABLE blob_use (
         turn INTEGER NOT NULL,
         digest TEXT NOT NULL,
         PRIMARY KEY (turn, digest)
     ) WITHOUT ROWID;
-    """,
-)
+
+    CREATE TABLE api_key (
+        id TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        scopes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER
+    );
+"""
+MIGRATIONS: tuple[str, ...] = ()
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
@@ -230,16 +218,22 @@ def _mentions(text: str | None, term: str) -> bool:
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+    for number, script in enumerate((TABLES, *MIGRATIONS)[version:], start=version + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT")
 
 
+def newest_version() -> int:
+    """Return the version of the schema that this code reads and writes."""
+    return 1 + len(MIGRATIONS)
+
+
 def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the file, 0 if it has no tables. Raises StoreUnusableError for a newer one."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
+    if version > newest_version():
         raise StoreUnusableError(
             str(path),
-            f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
+            f"it was written by a newer Turnwire (schema {version}, this one knows {newest_version()}); "
             "upgrade turnwire, or give another --data folder",
         )
     return version

@@ -277,13 +277,13 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
     if record.phase != "ended":
         record = with_position(connection, record, first_row, number)
     if sealed:
-        query = "SELECT body, calls, coalesce(seal, x'') FROM sealed_log WHERE turn = ?"
+        query = "SELECT body, calls, seal FROM sealed_log WHERE turn = ?"
         body, sealed_calls, evidence = connection.execute(query, (number,)).fetchone()
         lines = b"\n".join(unseal(body))
         calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
     else:
         evidence = None
-        query = "SELECT body FROM journal WHERE id >= ? AND turn = ? ORDER BY id"
+        query = "SELECT body FROM event WHERE id >= ? AND turn = ? ORDER BY id"
         lines = b"\n".join(row[0] for row in connection.execute(query, (first_row, number)))
         calls = read_calls(connection, number)
     checkpoint = connection.execute("SELECT body FROM checkpoint WHERE turn = ?", (number,)).fetchone()

@@ -40,7 +40,7 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteAppend(Struct, eq=False):
-    """A request of one turn in a commit. `row` is its row in the journal, or 0 if it has no events.
+    """A request of one turn in a commit. `row` is its row in `event`, or 0 if it has no events.
 
     `claim` is the turn's claim, if that is not written yet. A `brief` ending leaves the folded state for later: on a
     full disk there is room for the end of every turn, but not for a copy of every answer.
@@ -261,7 +261,7 @@ class SqliteWriter:
             for start in range(0, len(rows), _MAX_ROWS):
                 _insert_rows(connection, rows[start : start + _MAX_ROWS])
             if calls:
-                connection.executemany("INSERT INTO recorded_call (turn, body) VALUES (?, ?)", calls)
+                connection.executemany("INSERT INTO call (turn, body) VALUES (?, ?)", calls)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -338,7 +338,7 @@ def _insert_rows(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, 
     The interpreter's lock is released for each statement, and to get it back, this thread waits for the event loop.
     """
     places = ", ".join(["(?, ?, ?, ?)"] * len(rows))
-    query = f"INSERT INTO journal (id, turn, last_position, body) VALUES {places}"
+    query = f"INSERT INTO event (id, turn, last_position, body) VALUES {places}"
     connection.execute(query, list(chain.from_iterable(rows)))
 
 
