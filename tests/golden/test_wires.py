@@ -12,8 +12,8 @@ from turnwire.core.log.state import fold_events
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk.encoder import AiSdk
-from turnwire.wires.openai.chat_encoder import OpenAIChat
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.openai.chat.encoder import OpenAIChat
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.sse_chat.encoder import SseChat
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 from turnwire.wires.websocket.encoder import WebSocket
