@@ -36,8 +36,8 @@ from turnwire.wires.a2a.messages import (
     rest_error,
     rpc_error,
 )
-from turnwire.wires.a2a.tasks import TaskCall
 from turnwire.wires.a2a.settings import A2aSettings
+from turnwire.wires.a2a.tasks import TaskCall
 
 logger = logging.getLogger("turnwire.wires.a2a")
 
