@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import pytest
 import typer.main
+from pydantic.fields import FieldInfo
 
 import turnwire
 from tests.contracts.stores import STORES
@@ -29,8 +30,9 @@ from turnwire.core.contracts.wires import Control
 from turnwire.core.log.events import Event, EventBase
 from turnwire.core.log.turn_log import LogLimits
 from turnwire.core.people.budget import Limits
+from turnwire.plugins import installed, load
 from turnwire.server.api.operations import process_readings, server_readings
-from turnwire.settings import Settings
+from turnwire.settings import PluginSettings, Settings
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "turnwire"
@@ -145,20 +147,34 @@ def test_every_store_that_can_be_chosen_is_under_contract() -> None:
 
 
 def test_every_wire_that_is_served_is_under_contract() -> None:
-    served = {name: type(build({})) for name, build in assembly.WIRES.items()}
-    on_sockets = {name: type(build("t1")) for name, build in assembly.SOCKET_WIRES.items()}
+    served = {name: type(build({})) for name, build in assembly.build_wires().items()}
+    on_sockets = {name: type(build("t1")) for name, build in assembly.build_socket_wires().items()}
     assert served | on_sockets == {name: type(wire) for name, wire in WIRES.items()}
 
 
 # What is written down
 
 
+def all_settings() -> dict[str, tuple[str, FieldInfo]]:
+    """The settings of the server and `plugin.setting` of the plugins, each with its environment variable."""
+    found = {name: (f"TURNWIRE_{name.upper()}", field) for name, field in Settings.model_fields.items()}
+    for plugin in installed().values():
+        if plugin.settings is not None:
+            section: type[PluginSettings] = load(plugin.settings)
+            prefix = f"TURNWIRE_{plugin.name.upper()}_"
+            found |= {
+                f"{plugin.name}.{name}": (f"{prefix}{name.upper()}", field)
+                for name, field in section.model_fields.items()
+            }
+    return found
+
+
 def test_every_setting_is_documented() -> None:
     page = reference("settings").splitlines()
-    for name, field in Settings.model_fields.items():
+    for name, (variable, field) in all_settings().items():
         rows = [line for line in page if line.startswith(f"| `{name}` |")]
         assert len(rows) == 1, name
-        assert f"`TURNWIRE_{name.upper()}`" in rows[0], name
+        assert f"`{variable}`" in rows[0], name
         assert field.description, name
         assert field.description in rows[0], name
         if field.default_factory is None:
@@ -166,8 +182,8 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:
-    documented = re.findall(r"^\| `(\w+)` \| `TURNWIRE", reference("settings"), re.MULTILINE)
-    assert documented == list(Settings.model_fields)
+    documented = re.findall(r"^\| `([\w.]+)` \| `TURNWIRE", reference("settings"), re.MULTILINE)
+    assert documented == list(all_settings())
 
 
 def test_every_event_and_its_fields_are_documented() -> None:

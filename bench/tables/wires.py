@@ -9,7 +9,7 @@ from bench.plan import Plan, record
 from bench.processes import SERVER_CORE
 from bench.results import Column, Table
 from bench.sources import TOKENS
-from turnwire.assembly import SOCKET_WIRES, WIRES
+from turnwire.assembly import build_socket_wires, build_wires
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.log.codec import LoggedEvent
 
@@ -47,8 +47,8 @@ def measure_case(table: Table, plan: Plan, case: str, events: Callable[[], list[
 
 
 def every_wire() -> dict[str, Wire]:
-    return {name: build({}) for name, build in WIRES.items()} | {
-        name: build(TURN) for name, build in SOCKET_WIRES.items()
+    return {name: build({}) for name, build in build_wires().items()} | {
+        name: build(TURN) for name, build in build_socket_wires().items()
     }
 
 

@@ -180,7 +180,6 @@ class Turnwire:
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
-        self._a2a_push = assembly.build_a2a_push(self.store, self.runner, settings)
         self.scheduler = Scheduler(self.store, self._start_scheduled)
         self._schedules = assembly.configured_schedules(settings)
         self._lifecycle = Lifecycle()
@@ -194,14 +193,14 @@ class Turnwire:
             keys=self.keys,
             logins=self.logins,
             auth=Authenticator(self.keys, self.control_token, authenticate, self.logins),
-            wires=assembly.WIRES,
+            wires=assembly.build_wires(),
             lifecycle=self._lifecycle,
             scheduler=self.scheduler,
             documents=self.librarian,
             vault=self.vault,
             push=self._push,
-            task_pushes=self._a2a_push,
         )
+        assembly.build_plugin_services(self.services)
         self._factories: FactoryAgents | None = None
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -282,7 +281,9 @@ class Turnwire:
         # These are closed after the extensions, also if they were not opened.
         stack.push_async_callback(self._close_factories)
         stack.push_async_callback(self._close_agents)
-        stack.push_async_callback(self._a2a_push.close)
+        for service in self.services.plugins.values():
+            stack.push_async_callback(service.close)
+            await service.open()
         if self._push is not None:
             stack.push_async_callback(self._push.close)
         stack.push_async_callback(self.reports.close)
@@ -301,9 +302,11 @@ class Turnwire:
         self.reports.open()
         await self.runner.open()
         self.streams.open()
-        self._a2a_push.open()
         if self.kernel is not None:
             await self.kernel.start()
+        for service in self.services.plugins.values():
+            stack.push_async_callback(service.stop)
+            await service.start()
         await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
         self.scheduler.open()
         stack.push_async_callback(self.scheduler.close)

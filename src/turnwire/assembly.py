@@ -22,34 +22,19 @@ from turnwire.core.run.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
+from turnwire.plugins import installed
 from turnwire.reporting.reports import Reports, turn_lines
 from turnwire.scheduler.schedule import Schedule
 from turnwire.scheduler.service import CONFIGURED
 from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.guide import find_documentation
 from turnwire.server.router import AnyRoute
-from turnwire.server.services import WireFactory
+from turnwire.server.services import Services, WireFactory
 from turnwire.settings import AgentSettings, McpServerSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.schema import DATABASE_NAME
 from turnwire.tools import McpServer, Tool, Toolset
-from turnwire.wires.a2a import routes as a2a_routes
-from turnwire.wires.a2a.encoder import A2a
-from turnwire.wires.a2a.push import PushSender
-from turnwire.wires.ag_ui import routes as ag_ui_routes
-from turnwire.wires.ag_ui.encoder import AgUi
-from turnwire.wires.ai_sdk import routes as ai_sdk_routes
-from turnwire.wires.ai_sdk.encoder import AiSdk
-from turnwire.wires.mcp import routes as mcp_routes
-from turnwire.wires.openai.chat import routes as chat_routes
-from turnwire.wires.openai.chat.encoder import OpenAIChat
-from turnwire.wires.openai.responses import routes as responses_routes
-from turnwire.wires.openai.responses.encoder import OpenAIResponses
-from turnwire.wires.sse_chat import routes as sse_chat_routes
-from turnwire.wires.three_phase_text import routes as three_phase_text_routes
-from turnwire.wires.websocket import routes as websocket_routes
-from turnwire.wires.websocket.encoder import WebSocket
 
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load, and a server of another agent does not need them.
@@ -70,41 +55,33 @@ LIBRARY_FILE = "documents.db"
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
-WIRES: Mapping[str, WireFactory] = {
-    "a2a": A2a.of_query,
-    "ag_ui": AgUi.of_query,
-    "ai_sdk": AiSdk.of_query,
-    "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
-    "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),
-    "sse_chat": lambda options: sse_chat_routes.SSE_CHAT,
-    "three_phase_text": lambda options: three_phase_text_routes.THREE_PHASE_TEXT,
-}
-"""The wires that a client can choose with `?wire=`."""
-SOCKET_WIRES: Mapping[str, Callable[[str], Wire]] = {"websocket": WebSocket}
-"""The wires that only a socket carries, whose messages name their turn; built from the turn's id."""
-_ROUTE_MODULES = (
-    sse_chat_routes,
-    websocket_routes,
-    three_phase_text_routes,
-    ai_sdk_routes,
-    ag_ui_routes,
-    responses_routes,
-    chat_routes,
-    mcp_routes,
-    a2a_routes,
-)
-
 
 def build_routes() -> list[AnyRoute]:
-    """Return the routes of all wires, for one server."""
-    return [route for module in _ROUTE_MODULES for route in module.routes()]
+    """Return the routes of all plugins, for one server."""
+    return [
+        route for plugin in installed().values() for reference in plugin.routes for route in plugin.load(reference)()
+    ]
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise ValueError(f"{name}: not a number")
-    return int(text)
+def build_wires() -> Mapping[str, WireFactory]:
+    """Return the wires that a client can choose with `?wire=`."""
+    return {name: plugin.load(reference) for plugin in installed().values() for name, reference in plugin.wires.items()}
+
+
+def build_socket_wires() -> Mapping[str, Callable[[str], Wire]]:
+    """Return the wires that only a socket carries, whose messages name their turn; built from the turn's id."""
+    return {
+        name: plugin.load(reference)
+        for plugin in installed().values()
+        for name, reference in plugin.socket_wires.items()
+    }
+
+
+def build_plugin_services(services: Services) -> None:
+    """Build what plugins run in a server, and add the agents that they bring."""
+    for name, plugin in installed().items():
+        if plugin.service is not None:
+            services.plugins[name] = plugin.load(plugin.service)(services)
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
@@ -220,13 +197,6 @@ def build_push(store: Store, runner: TurnRunner, streams: "StreamHub", settings:
     notifier = PushNotifier(store, streams, settings.push_contact, settings.brand_name)
     runner.on_settled.append(notifier.notify)
     return notifier
-
-
-def build_a2a_push(store: Store, runner: TurnRunner, settings: Settings) -> PushSender:
-    """Return the sender of the push notifications of A2A tasks."""
-    sender = PushSender(store, settings)
-    runner.on_settled.append(sender.settled)
-    return sender
 
 
 def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":

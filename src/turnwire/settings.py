@@ -8,8 +8,9 @@ import os
 import re
 import tomllib
 from base64 import b64decode
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -18,7 +19,7 @@ from pydantic import (
     Discriminator,
     Field,
     FilePath,
-    IPvAnyNetwork,
+    PrivateAttr,
     SecretStr,
     StringConstraints,
     Tag,
@@ -26,6 +27,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from turnwire.plugins import installed
 
 
 def default_data_folder() -> Path:
@@ -136,7 +139,18 @@ AnyAgentSettings = Annotated[
 ]
 
 
+class PluginSettings(BaseSettings):
+    """Base class of the settings of a plugin: `class EchoSettings(PluginSettings, env_prefix="TURNWIRE_ECHO_")`."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, extra="forbid", hide_input_in_errors=True)
+
+
+AnySection = TypeVar("AnySection", bound=PluginSettings)
+
+
 class Settings(BaseSettings):
+    """The settings of a server, and the sections of its plugins: `Settings(port=80, echo={"loud": True})`."""
+
     # An empty variable counts as not set. Errors hide the input, because it may have a key.
     model_config = SettingsConfigDict(
         env_prefix="TURNWIRE_", env_ignore_empty=True, extra="forbid", hide_input_in_errors=True
@@ -189,13 +203,6 @@ class Settings(BaseSettings):
     allow_obsidian: bool | None = Field(
         default=None,
         description="Whether Obsidian's apps may call (CORS). By default only if there is a `vault`.",
-    )
-    ai_sdk_version: int = Field(
-        default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` overrides it."
-    )
-    openai_server_calls: Literal["function_call", "mcp_call"] = Field(
-        default="function_call",
-        description="The items of an OpenAI response for tools that ran on the server; most clients need `mcp_call`.",
     )
 
     max_body_bytes: int = Field(
@@ -319,13 +326,6 @@ class Settings(BaseSettings):
         default=[],
         description="Issuers of the tokens that your `authenticate` accepts; `/mcp` names them to clients.",
     )
-    open_agent_cards: bool = Field(
-        default=False, description="Serve the agent cards of A2A without a key, to every client that reaches the port."
-    )
-    a2a_push_networks: list[IPvAnyNetwork] = Field(
-        default=[],
-        description="Networks that A2A push notifications may be sent to, beside the public internet, and without TLS.",
-    )
 
     model: str | None = Field(default=None, description="The language model, by its server's name for it.")
     model_url: str | None = Field(
@@ -405,6 +405,25 @@ class Settings(BaseSettings):
         description="The turns that the context providers of extensions are asked for: all, or those of extensions.",
     )
 
+    _sections: dict[type[PluginSettings], PluginSettings] = PrivateAttr(
+        default_factory=dict[type[PluginSettings], PluginSettings]
+    )
+
+    def __init__(self, **values: Any) -> None:
+        sections = [
+            _read_section(name, plugin.load(plugin.settings), values.pop(name, {}))
+            for name, plugin in installed().items()
+            if plugin.settings is not None
+        ]
+        super().__init__(**values)
+        self._sections = {type(section): section for section in sections}
+
+    def of(self, kind: type[AnySection]) -> AnySection:
+        """Return the section of a plugin."""
+        section = self._sections[kind]
+        assert isinstance(section, kind)
+        return section
+
     @model_validator(mode="after")
     def _check_webhook_secret(self) -> Self:
         if self.webhook_url is None:
@@ -441,19 +460,38 @@ class Settings(BaseSettings):
         return self
 
 
+def _read_section(name: str, kind: type[PluginSettings], values: Any) -> PluginSettings:
+    if isinstance(values, kind):
+        return values
+    if not isinstance(values, dict):
+        raise ValueError(f"{name}: these are the settings of a plugin, so it must be a table")
+    try:
+        return kind(**cast("dict[str, Any]", values))
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{name}.{problem}" for problem in _problems(error))) from None
+
+
 def read_settings(file: Path | None = None, **options: Any) -> Settings:
     """Read the settings. Options override the environment, which overrides the TOML file. Raise ValueError."""
     entries = {} if file is None else _read_file(file)
     variables = {name.upper() for name, value in os.environ.items() if value}
-    entries = {name: value for name, value in entries.items() if f"TURNWIRE_{name.upper()}" not in variables}
+    sections = {name for name, plugin in installed().items() if plugin.settings is not None}
+    for name in sections & entries.keys():
+        entries[name] = _unless_in(variables, f"TURNWIRE_{name.upper()}_", entries[name])
+    entries = _unless_in(variables, "TURNWIRE_", entries)
     try:
         return Settings(**{**entries, **options})
     except ValidationError as error:
-        raise ValueError("; ".join(map(_explain, error.errors(include_url=False, include_input=False)))) from None
+        raise ValueError("; ".join(_problems(error))) from None
     except SettingsError as error:
         # The message names the setting; the cause would quote the input.
         name = re.search('field "(.*?)"', str(error))
         raise ValueError(f"TURNWIRE_{name[1].upper() if name else '...'} is not JSON") from None
+
+
+def _unless_in(variables: Container[str], prefix: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that no environment variable overrides."""
+    return {name: value for name, value in entries.items() if f"{prefix}{name.upper()}" not in variables}
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -463,6 +501,10 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not TOML: {error}") from error
+
+
+def _problems(error: ValidationError) -> list[str]:
+    return [_explain(detail) for detail in error.errors(include_url=False, include_input=False)]
 
 
 def _explain(error: Any) -> str:

@@ -1,8 +1,10 @@
 """Objects that a developer gives as an agent are recognised, and no SDK is imported to find out."""
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from google.adk.agents import LlmAgent
 from google.adk.runners import Runner
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
-from turnwire.agents.loader import KINDS, FunctionAgent, GeneratorAgent, as_agent, kind_of, load_agent
+from turnwire.agents.loader import FunctionAgent, GeneratorAgent, as_agent, kind_of, load_agent
 from turnwire.core.log.turns import Turn
+from turnwire.plugins import Plugin, installed
 
 
 def imitation(module: str, name: str) -> Any:
@@ -122,9 +125,9 @@ def test_module_that_cannot_be_used_is_refused_with_the_reason(
     ],
 )
 def test_an_agent_of_an_sdk_is_known_by_its_classes(module: str, name: str, extra: str) -> None:
-    kind = kind_of(imitation(module, name))
-    assert kind is not None
-    assert kind.extra == extra
+    found = kind_of(imitation(module, name))
+    assert found is not None
+    assert found[0].extra == f"turnwire[{extra}]"
 
 
 @pytest.mark.parametrize(("module", "name"), [("agents.tool", "Tool"), ("my_agents", "Agent"), ("langgraph.x", "Y")])
@@ -152,12 +155,15 @@ def test_sdk_of_another_version_is_an_error_for_its_agents_and_a_warning_for_fun
         load_agent("a_shelf:target")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extra)
-def test_a_missing_extra_is_told_with_the_command(kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module, name = min(kind.classes)
-    monkeypatch.setitem(sys.modules, f"turnwire.agents.{kind.adapter.partition(':')[0]}", None)
+@pytest.mark.parametrize("plugin", [plugin for plugin in installed().values() if plugin.kinds], ids=attrgetter("name"))
+def test_a_missing_extra_is_told_with_the_command(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert plugin.extra is not None
+    module, name = min(plugin.kinds[0].classes)
+    monkeypatch.setitem(sys.modules, plugin.kinds[0].adapter.partition(":")[0], None)
     target = imitation(module, name)
-    with pytest.raises(ImportError, match=rf"pip install 'turnwire\[{kind.extra}\]'"):
+    with pytest.raises(ImportError, match=re.escape(f"pip install '{plugin.extra}'")):
         as_agent(target)
     shelf = type(sys)("a_shelf")
     shelf.target = target  # type: ignore[attr-defined]
@@ -166,10 +172,3 @@ def test_a_missing_extra_is_told_with_the_command(kind: Any, monkeypatch: pytest
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(ValueError, match="pip install"):
         load_agent("a_shelf:target")
-
-
-def test_every_kind_has_an_adapter() -> None:
-    for kind in KINDS:
-        module, _, name = kind.adapter.partition(":")
-        assert module
-        assert name

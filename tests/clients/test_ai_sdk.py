@@ -200,7 +200,7 @@ async def test_loaded_messages_are_those_that_the_client_has_built(serve: Serve,
     version = int(transport[-1])
     scenes = ("rich", "fail", "plain", "pay")
     async with (
-        serve(play, ai_sdk_version=version) as server,
+        serve(play, ai_sdk={"version": version}) as server,
         run("chat.mjs", server.url, transport, "load", *scenes) as script,
     ):
         waiting = await script.next()
@@ -222,7 +222,7 @@ async def test_loaded_calls_of_the_client_are_those_that_it_has_answered(
     serve: Serve, run: Run, transport: str
 ) -> None:
     async with (
-        serve(TwoWayAgent(), ai_sdk_version=int(transport[-1])) as server,
+        serve(TwoWayAgent(), ai_sdk={"version": int(transport[-1])}) as server,
         run("chat.mjs", server.url, transport, "load", "mixed", "colour") as script,
     ):
         report = await script.next()

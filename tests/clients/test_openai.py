@@ -175,7 +175,7 @@ async def test_everything_that_is_answered_is_of_the_types_of_the_library(serve:
         (play, ("plain", "rich", "pay", "fail"), {}),
         (TwoWayAgent(), ("mixed",), {"tools": tools}),
     ):
-        async with serve(agent, openai_server_calls=calls) as server:
+        async with serve(agent, openai={"server_calls": calls}) as server:
             post = server.http.post
             for scene in scenes:
                 body = {"model": "turnwire", "input": scene, "metadata": {"a": "b"}, **more}
@@ -203,7 +203,7 @@ async def test_everything_that_is_answered_is_of_the_types_of_the_library(serve:
 
 async def test_provider_of_the_ai_sdk_reads_an_agent_with_tools_over_both_apis(serve: Serve, run: Run) -> None:
     async with (
-        serve(play, openai_server_calls="mcp_call") as server,
+        serve(play, openai={"server_calls": "mcp_call"}) as server,
         run("openai.mjs", server.url, "ai-sdk", "rich") as script,
     ):
         reports = [await script.next() for _ in range(2)]

@@ -135,7 +135,7 @@ def _clock() -> str:
 @pytest.fixture
 async def calling(serve: Serve) -> AsyncIterator[Served]:
     """A server whose responses show its own calls as `mcp_call`."""
-    async with serve(play, openai_server_calls="mcp_call") as server:
+    async with serve(play, openai={"server_calls": "mcp_call"}) as server:
         yield server
 
 

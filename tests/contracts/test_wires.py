@@ -10,7 +10,7 @@ import turnwire.wires
 from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
-from turnwire.assembly import SOCKET_WIRES
+from turnwire.assembly import build_socket_wires
 from turnwire.core.contracts.wires import Gap, Reconnect, Reset, Wire
 from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, decode_event, log_event
@@ -108,7 +108,7 @@ def test_encoders_import_no_server_code() -> None:
 STATELESS = [name for name, wire in WIRES.items() if not wire.keeps_state]
 
 
-@pytest.mark.parametrize("name", [name for name in STATELESS if name not in SOCKET_WIRES])
+@pytest.mark.parametrize("name", [name for name in STATELESS if name not in build_socket_wires()])
 def test_stateless_event_stream_is_read_back_as_the_log(name: str) -> None:
     wire = WIRES[name]
     frames = parse(wire.opening + stream(wire, LOG) + wire.heartbeat)
@@ -120,7 +120,7 @@ def test_stateless_event_stream_is_read_back_as_the_log(name: str) -> None:
         assert json.loads(frame.data)["type"] == type(control).__name__.lower()
 
 
-@pytest.mark.parametrize("name", SOCKET_WIRES)
+@pytest.mark.parametrize("name", build_socket_wires())
 def test_socket_messages_are_read_back_as_the_log(name: str) -> None:
     wire = WIRES[name]
     messages = [json.loads(line) for line in stream(wire, LOG).splitlines()]

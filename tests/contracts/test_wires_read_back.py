@@ -14,8 +14,7 @@ from tests.contracts.wire_readers import READERS, Reader
 from tests.contracts.wires import WIRES
 from tests.examples import examples
 from tests.wires.sse import parse, parse_carelessly
-from turnwire.assembly import SOCKET_WIRES
-from turnwire.assembly import WIRES as OFFERED
+from turnwire.assembly import build_socket_wires, build_wires
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, begins_wait
 from turnwire.core.log.events import Event, Outcome, RestartEvent
@@ -53,7 +52,7 @@ def expected_summary(log: Sequence[LoggedEvent]) -> TurnSummary:
 
 
 def test_every_offered_wire_has_a_reader() -> None:
-    assert {*OFFERED, *SOCKET_WIRES} == set(READERS) == set(WIRES)
+    assert {*build_wires(), *build_socket_wires()} == set(READERS) == set(WIRES)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -113,7 +112,7 @@ def test_hostile_text_adds_no_frame(name: str, log: list[LoggedEvent]) -> None:
             assert parse(body) == parse_carelessly(body)
             frames = body.count(b"\n\n")
             assert frames == len(parse(body))
-        elif name in SOCKET_WIRES:
+        elif name in build_socket_wires():
             assert body.decode("ascii").splitlines() == body.decode().split("\n")[:-1]
             assert body.count(b"\n") == len(log)
         else:

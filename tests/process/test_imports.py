@@ -147,7 +147,7 @@ def test_server_that_answers_a_turn_has_loaded_no_sdk_and_no_editor_protocol(tmp
     assert "turnwire.core.run.execution" in modules
     assert not {module.partition(".")[0] for module in modules} & {*SDKS, *READERS}
     # A2A's routes need no SDK; those of MCP load theirs with the first request.
-    optional = {"turnwire.wires.acp", "turnwire.wires.mcp.server", "turnwire.wires.mcp.stdio"}
+    optional = {"turnwire.wires.acp.stdio", "turnwire.wires.mcp.server", "turnwire.wires.mcp.stdio"}
     packages = {module.parent.name for module in AGENTS.glob("*/__init__.py")}
     assert packages >= {"agno", "claude", "google_adk", "langgraph", "llama_index", "openai_agents", "pydantic_ai"}
-    assert not modules & {*optional, *(f"turnwire.agents.{package}" for package in packages)}
+    assert not modules & {*optional, *(f"turnwire.agents.{package}.agent" for package in packages)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.process.server_process import ServerProcess, served
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import PATIENCE, within
-from turnwire.assembly import WIRES
+from turnwire.assembly import build_wires
 
 __all__ = ["model_server"]
 
@@ -64,7 +64,7 @@ async def check_all_wires(server: ServerProcess, turn_id: str, session_id: str) 
     """Assert that only wires with a `restart` event show the text that it takes back."""
     snapshot = (await server.http.get(f"/v1/turns/{turn_id}")).json()
     assert (snapshot["state"]["text"], len(snapshot["state"]["steps"])) == ("Snow in Oslo.", 1)
-    for wire in WIRES:
+    for wire in build_wires():
         body = (await server.http.get(f"/v1/turns/{turn_id}/events", params={"wire": wire})).text
         assert ("Void" in body, '"type":"restart"' in body) == (wire == "sse_chat",) * 2, wire
     async with server.http.stream("GET", f"/v1/sessions/{session_id}/events") as stream:

@@ -521,7 +521,7 @@ async def test_rpc_request_that_is_not_declared_as_json_is_an_error_of_the_proto
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_card_needs_a_key_unless_cards_are_open(serve: Serve, is_open: bool) -> None:
-    async with serve(open_agent_cards=is_open) as server:
+    async with serve(a2a={"open_cards": is_open}) as server:
         _, key = await server.turnwire.keys.create("ann", ("read",))
         for path in ("/.well-known/agent-card.json", "/a2a/default/.well-known/agent-card.json"):
             assert (await server.http.get(path)).status_code == (200 if is_open else 401)

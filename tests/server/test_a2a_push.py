@@ -28,7 +28,7 @@ from turnwire import Turnwire
 from turnwire.core import metrics
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
-LOCAL: dict[str, Any] = {"a2a_push_networks": ["127.0.0.0/8"], "webhook_retry": 0.02}
+LOCAL: dict[str, Any] = {"a2a": {"push_networks": ["127.0.0.0/8"]}, "webhook_retry": 0.02}
 TOKEN = "a-token-of-this-task"
 
 

@@ -77,7 +77,7 @@ async def test_stream_has_the_headers_of_the_protocol_and_ours(serve: Serve) -> 
 
 @pytest.mark.parametrize("version", [5, 6, 7])
 async def test_query_overrides_the_version_setting(serve: Serve, version: int) -> None:
-    async with serve(saying("Hi"), ai_sdk_version=version) as server:
+    async with serve(saying("Hi"), ai_sdk={"version": version}) as server:
         answer = await post(server, asks("Hello"))
         assert answer.headers["location"].endswith(f"?wire=ai_sdk&sdk_version={version}")
         other = await post(server, asks("Hello"), query="?sdk_version=5")

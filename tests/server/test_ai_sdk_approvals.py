@@ -219,7 +219,7 @@ async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
 
 
 async def test_version_5_gets_a_data_part_and_decides_by_our_route(serve: Serve) -> None:
-    async with serve(careful, ai_sdk_version=5) as server:
+    async with serve(careful, ai_sdk={"version": 5}) as server:
         request = await post(server, asks("Buy it"))
         message = read(request, version=5)
         assert [part["data"]["state"] for part in message.of("data-approval")] == ["requested", "requested"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served, error_of
-from turnwire.assembly import WIRES
+from turnwire.assembly import build_wires
 from turnwire.core.log.codec import now_ms
 
 
@@ -161,7 +161,7 @@ async def test_expired_events_are_a_gap_with_the_state(server: Served, puppet: P
     assert (await server.snapshot(turn_id))["state"]["text"] == "All gone."
 
 
-@pytest.mark.parametrize("wire", [name for name in WIRES if name != "sse_chat"])
+@pytest.mark.parametrize("wire", [name for name in build_wires() if name != "sse_chat"])
 async def test_expired_log_on_a_wire_without_gaps_is_gone_and_never_a_part(
     server: Served, puppet: Puppet, wire: str
 ) -> None:

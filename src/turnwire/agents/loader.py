@@ -24,8 +24,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from msgspec import Struct
-
 from turnwire.core.contracts.agents import (
     Agent,
     OnCrash,
@@ -38,6 +36,7 @@ from turnwire.core.contracts.agents import (
 from turnwire.core.log.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.log.turns import Turn
 from turnwire.core.model_options import declared_options, output_schema
+from turnwire.plugins import AgentKind, Plugin, installed
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
 
 logger = logging.getLogger("turnwire.agents")
@@ -177,101 +176,30 @@ def _content(message: Any) -> Any:
 # Agents of SDKs
 
 
-class Kind(Struct, frozen=True):
-    """One SDK: the classes of its agents, the adapter for them, and the extra that installs it.
-
-    `runner` is the module with the hook that records the SDK's runs in agents that are plain functions.
-    """
-
-    description: str
-    classes: frozenset[tuple[str, str]]
-    adapter: str
-    extra: str
-    runner: str | None = None
-
-    def adapt(self, agent: Any) -> Agent:
-        """Wrap an agent of the SDK. Raises ImportError with the pip command for the missing extra."""
-        module, _, name = self.adapter.partition(":")
-        try:
-            adapter = getattr(import_module(f"turnwire.agents.{module}"), name)
-        except ImportError as error:
-            raise ImportError(
-                f"{self.description} needs packages that are not installed: pip install 'turnwire[{self.extra}]'"
-            ) from error
-        return adapter(agent)
-
-
-KINDS = (
-    Kind(
-        "an agent of the OpenAI Agents SDK",
-        frozenset({("agents", "Agent"), ("agents", "AgentBase")}),
-        "openai_agents:OpenAIAgentsAgent",
-        "agents",
-        "openai_agents.runner",
-    ),
-    Kind(
-        "a LangChain runnable or LangGraph graph",
-        frozenset({("langchain_core", "Runnable"), ("langgraph", "Pregel")}),
-        "langgraph:LangGraphAgent",
-        "langchain",
-    ),
-    Kind(
-        "an agent of Pydantic AI",
-        frozenset({("pydantic_ai", "AbstractAgent"), ("pydantic_ai", "Agent")}),
-        "pydantic_ai:PydanticAIAgent",
-        "pydantic-ai",
-        "pydantic_ai.runner",
-    ),
-    Kind(
-        "an agent or workflow of LlamaIndex",
-        frozenset({("workflows", "Workflow")}),
-        "llama_index:LlamaIndexAgent",
-        "llama-index",
-        "llama_index.runner",
-    ),
-    Kind(
-        "an agent of Google's ADK",
-        frozenset({("google.adk", "BaseNode"), ("google.adk", "App")}),
-        "google_adk:GoogleADKAgent",
-        "google-adk",
-        "google_adk.runner",
-    ),
-    Kind(
-        "an agent or team of agno",
-        frozenset({("agno", "Agent"), ("agno", "Team")}),
-        "agno:AgnoAgent",
-        "agno",
-        "agno.runner",
-    ),
-    Kind(
-        "the options of an agent of the Claude Agent SDK",
-        frozenset({("claude_agent_sdk", "ClaudeAgentOptions")}),
-        "claude:ClaudeAgent",
-        "claude",
-    ),
-)
-
-
 def record_loaded_sdks() -> None:
     """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
-    for kind in KINDS:
-        if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
+    for plugin, kind in _kinds():
+        if kind.hook is not None and all(package in sys.modules for package, _ in kind.classes):
             try:
-                import_module(f"turnwire.agents.{kind.runner}").install_runner()
+                plugin.load(kind.hook)()
             except ImportError:
                 pass  # The application may have its own package of that name, or lack a package of the extra.
             except RuntimeError as error:
                 logger.warning("runs in plain functions are not recorded: %s", error)
 
 
-def kind_of(value: Any) -> Kind | None:
-    """Return the SDK whose agent the object is, or None."""
+def kind_of(value: Any) -> tuple[Plugin, AgentKind] | None:
+    """Return the plugin and the kind of an SDK's agent; None for any other object."""
     if inspect.isclass(value):
         return None
     # Compare the package only, which may be in a namespace: SDKs move their classes between their own modules.
     bases = [(base.__module__.split("."), base.__name__) for base in type(value).__mro__]
     classes = {(".".join(parts[:depth]), name) for parts, name in bases for depth in (1, 2)}
-    return next((kind for kind in KINDS if kind.classes & classes), None)
+    return next(((plugin, kind) for plugin, kind in _kinds() if kind.classes & classes), None)
+
+
+def _kinds() -> Iterator[tuple[Plugin, AgentKind]]:
+    return ((plugin, kind) for plugin in installed().values() for kind in plugin.kinds)
 
 
 # Agents of all kinds
@@ -295,8 +223,9 @@ def as_agent(target: Any) -> Agent:
         if inspect.isgeneratorfunction(method):
             return _as_declared(BlockingAgent(method), target)
         return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
-    if kind := kind_of(target):
-        return kind.adapt(target)
+    if found := kind_of(target):
+        plugin, kind = found
+        return plugin.load(kind.adapter)(target)
     if _is(inspect.iscoroutinefunction, target):
         return _as_declared(FunctionAgent(target), target)
     if callable(getattr(target, "astream_events", None)):
@@ -305,11 +234,11 @@ def as_agent(target: Any) -> Agent:
         return factory
     if inspect.isroutine(target) or _is(inspect.isgeneratorfunction, target):
         return _as_declared(BlockingAgent(target), target)
+    kinds = ", ".join(kind.description for _, kind in _kinds())
     raise TypeError(
         f"{_short_name(target)} is not an agent: give a function `async def answer(turn)` or `def answer(turn)` that"
-        " yields or returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK,"
-        " LangChain, LangGraph, LlamaIndex, Pydantic AI, Google's ADK or agno, options of the Claude Agent SDK, or an"
-        " @asynccontextmanager function without arguments that yields one of them"
+        f" yields or returns its answer, an object with such an `answer` method, {kinds}, or an @asynccontextmanager"
+        " function without arguments that yields one of them"
     )
 
 

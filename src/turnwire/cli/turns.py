@@ -221,11 +221,12 @@ async def _follow(archive: "Archive", turn_id: str, after: int, show: "Callable[
 
 def _printer(wire: str | None) -> "Callable[[LoggedEvent], None]":
     if wire is not None:
-        from turnwire.assembly import WIRES
+        from turnwire.assembly import build_wires
 
-        if wire not in WIRES:
-            fail(f"there is no wire {wire!r}; choose one of {', '.join(WIRES)}")
-        frame = WIRES[wire]({}).encoder().frame
+        wires = build_wires()
+        if wire not in wires:
+            fail(f"there is no wire {wire!r}; choose one of {', '.join(wires)}")
+        frame = wires[wire]({}).encoder().frame
 
         def write(logged: "LoggedEvent") -> None:
             sys.stdout.buffer.write(frame(logged))

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
 from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import Store
 from turnwire.core.contracts.wires import Wire
-from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.fairness import FairSlots
 from turnwire.core.run.runner import TurnRunner
+from turnwire.plugins import Service
 from turnwire.reporting.watchdog import LoopBlock
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # An extra.
     from turnwire.server.push import PushNotifier
 
+AnyService = TypeVar("AnyService", bound=Service)
 WireFactory = Callable[[Mapping[str, str]], Wire]
 """Builds a wire from the query of a request. Raises ValueError, which names the option."""
 
@@ -46,14 +47,6 @@ class Lifecycle:
 
     def note_block(self, block: LoopBlock) -> None:
         self.last_block = block
-
-
-class TaskPushes(Protocol):
-    """Sends the push notifications of A2A tasks."""
-
-    def settled(self, record: TurnRecord) -> None:
-        """Notify the clients of a turn that may have ended or begun to wait. Returns at once."""
-        ...
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -79,4 +72,12 @@ class Services(Struct, frozen=True, kw_only=True):
     documents: "DocumentIndexer | None" = None
     vault: "DocumentIndexer | None" = None
     push: "PushNotifier | None" = None
-    task_pushes: TaskPushes | None = None
+    plugins: dict[str, Service] = field(default_factory=dict[str, Service])
+    """What plugins run in this server, by the plugin's name."""
+
+    def of(self, kind: type[AnyService]) -> AnyService:
+        """Return the service of a plugin by its class. Raises LookupError if the server has none."""
+        for service in self.plugins.values():
+            if isinstance(service, kind):
+                return service
+        raise LookupError(kind.__name__)

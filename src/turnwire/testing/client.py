@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from turnwire.app import Turnwire
-from turnwire.assembly import WIRES, build_store
+from turnwire.assembly import build_store, build_wires
 from turnwire.core.log.codec import LoggedEvent, begins_wait
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -102,7 +102,7 @@ class AgentTurn(Struct, frozen=True):
 
     def wire(self, name: str) -> bytes:
         """Return the log as a client of this wire gets it, such as `sse_chat` or `ai_sdk`."""
-        encoder = WIRES[name]({}).encoder()
+        encoder = build_wires()[name]({}).encoder()
         return b"".join(map(encoder.frame, self.log))
 
 

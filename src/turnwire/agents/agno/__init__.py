@@ -9,7 +9,14 @@ of models and tools go, also in runs that tools start; `events` turns the calls 
 confirmation does not pause the SDK's run: the call itself waits for the decision.
 """
 
-from turnwire.agents.agno.agent import AgnoAgent
-from turnwire.agents.agno.tools import agno_tools
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.agents.agno.agent import AgnoAgent
+    from turnwire.agents.agno.tools import agno_tools
 
 __all__ = ["AgnoAgent", "agno_tools"]
+
+__getattr__ = lazy_exports(__name__, {"AgnoAgent": "agent", "agno_tools": "tools"})

@@ -10,7 +10,14 @@ that makes it is whole. `approvals` maps the SDK's permission requests to approv
 after one, or after a crash.
 """
 
-from turnwire.agents.claude.agent import ClaudeAgent
-from turnwire.agents.claude.tools import claude_tools
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.agents.claude.agent import ClaudeAgent
+    from turnwire.agents.claude.tools import claude_tools
 
 __all__ = ["ClaudeAgent", "claude_tools"]
+
+__getattr__ = lazy_exports(__name__, {"ClaudeAgent": "agent", "claude_tools": "tools"})

@@ -9,7 +9,14 @@ turn the calls of models and tools into events, and answer finished calls from t
 the runs that tools start too. `approvals` maps the SDK's tool confirmations to approvals.
 """
 
-from turnwire.agents.google_adk.agent import GoogleADKAgent
-from turnwire.agents.google_adk.tools import adk_tools
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.agents.google_adk.agent import GoogleADKAgent
+    from turnwire.agents.google_adk.tools import adk_tools
 
 __all__ = ["GoogleADKAgent", "adk_tools"]
+
+__getattr__ = lazy_exports(__name__, {"GoogleADKAgent": "agent", "adk_tools": "tools"})

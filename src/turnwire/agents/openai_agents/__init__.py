@@ -11,7 +11,14 @@ also in the runs that tools start, and `events` hooks into every tool. `approval
 approvals.
 """
 
-from turnwire.agents.openai_agents.agent import OpenAIAgentsAgent
-from turnwire.agents.openai_agents.tools import function_tools
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.agents.openai_agents.agent import OpenAIAgentsAgent
+    from turnwire.agents.openai_agents.tools import function_tools
 
 __all__ = ["OpenAIAgentsAgent", "function_tools"]
+
+__getattr__ = lazy_exports(__name__, {"OpenAIAgentsAgent": "agent", "function_tools": "tools"})

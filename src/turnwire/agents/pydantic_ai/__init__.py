@@ -8,7 +8,14 @@ The SDK's own loop runs the model and the tools. `events` turns its events into 
 none; `approvals` maps the SDK's deferred tools to approvals.
 """
 
-from turnwire.agents.pydantic_ai.agent import PydanticAIAgent
-from turnwire.agents.pydantic_ai.tools import pydantic_tools
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.agents.pydantic_ai.agent import PydanticAIAgent
+    from turnwire.agents.pydantic_ai.tools import pydantic_tools
 
 __all__ = ["PydanticAIAgent", "pydantic_tools"]
+
+__getattr__ = lazy_exports(__name__, {"PydanticAIAgent": "agent", "pydantic_tools": "tools"})

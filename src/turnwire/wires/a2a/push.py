@@ -25,10 +25,12 @@ from turnwire.core.contracts.stores import Annotation, Store
 from turnwire.core.errors import NotFoundError, StoreError, ToolError
 from turnwire.core.log.codec import ascii_json, now_ms
 from turnwire.core.log.turns import TurnRecord
+from turnwire.plugins import Service
+from turnwire.server.services import Services
 from turnwire.server.turns import turn_state
-from turnwire.settings import Settings
 from turnwire.wires.a2a.frames import Version, legacy_task, task_of_state
 from turnwire.wires.a2a.messages import INVALID_PARAMS, PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, A2aError, PushConfig
+from turnwire.wires.a2a.settings import A2aSettings
 
 logger = logging.getLogger("turnwire.wires.a2a")
 
@@ -134,14 +136,15 @@ class PushConfigs:
         await self._store.remove_annotations("a2a_push", record.principal, key=_key(record.id, config_id))
 
 
-class PushSender:
+class PushSender(Service):
     """Delivers the state of settled tasks to the addresses of their clients, and retries what failed."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store = store
-        self._configs = PushConfigs(store)
-        self._settings = settings
-        self._backoff = Backoff(first=settings.webhook_retry, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
+    def __init__(self, services: Services) -> None:
+        self._store = services.store
+        self._configs = PushConfigs(services.store)
+        self._settings = services.settings
+        services.runner.on_settled.append(self.settled)
+        self._backoff = Backoff(first=services.settings.webhook_retry, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
         self._room = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -150,7 +153,7 @@ class PushSender:
         self._retry_at: int | None = 0
         self._http: Any = None
 
-    def open(self) -> None:
+    async def start(self) -> None:
         """Start to deliver, beginning with what an earlier process has left."""
         self._sweep = asyncio.create_task(self._sweep_forever())
 
@@ -260,7 +263,7 @@ class PushSender:
 
         task = task_of_state(await turn_state(self._store, record), record)
         body = ascii_json(legacy_task(task) if config.version == "0.3" else {"task": task})
-        networks = self._settings.a2a_push_networks
+        networks = self._settings.of(A2aSettings).push_networks
         try:
             status = await post_to_client(self._http, config.url, body, _headers(record, config, body), networks)
         except (ToolError, httpx.HTTPError, httpx.InvalidURL) as error:

@@ -36,6 +36,7 @@ from turnwire.wires.a2a.messages import (
     rest_error,
     rpc_error,
 )
+from turnwire.wires.a2a.settings import A2aSettings
 from turnwire.wires.a2a.tasks import TaskCall
 
 logger = logging.getLogger("turnwire.wires.a2a")
@@ -286,7 +287,7 @@ def _card_route(path: str, endpoint: Endpoint, summary: str, *parameters: Parame
         parameters,
         responses=responses,
         dialect=rest_error,
-        is_public=lambda settings: settings.open_agent_cards,
+        is_public=lambda settings: settings.of(A2aSettings).open_cards,
     )
 
 

@@ -46,8 +46,9 @@ from turnwire.wires.a2a.messages import (
     prompt_body,
     read_answers,
 )
-from turnwire.wires.a2a.push import CHANNEL, PushConfigs, StoredConfig, check_address
+from turnwire.wires.a2a.push import CHANNEL, PushConfigs, PushSender, StoredConfig, check_address
 from turnwire.wires.a2a.resume import frame_point, snapshot_point
+from turnwire.wires.a2a.settings import A2aSettings
 
 _MAX_COUNTED = 1_000
 
@@ -110,7 +111,7 @@ async def _take(call: TaskCall, params: SendParams) -> tuple[TurnRecord, bool]:
     """Start a task, or take a message to one that waits. Return its turn, and True if it was created."""
     call.caller.needs("write")
     if params.configuration.push is not None:
-        check_address(params.configuration.push.url, call.services.settings.a2a_push_networks)
+        check_address(params.configuration.push.url, call.services.settings.of(A2aSettings).push_networks)
     if params.message.task_id is not None:
         record, created = await _answer(call, params, params.message.task_id), False
     else:
@@ -276,16 +277,15 @@ async def _listed(call: TaskCall, record: TurnRecord, params: ListTasksParams) -
 
 async def _add_push(call: TaskCall, record: TurnRecord, config: PushConfig) -> StoredConfig:
     stored = await PushConfigs(call.services.store).add(record, config, call.version)
-    if call.services.task_pushes is not None:
-        # The task may have settled before its configuration was stored.
-        call.services.task_pushes.settled(record)
+    # The task may have settled before its configuration was stored.
+    call.services.of(PushSender).settled(record)
     return stored
 
 
 async def set_push(call: TaskCall, params: SetPushParams) -> dict[str, Any]:
     call.caller.needs("write")
     record = await call.find(params.task_id)
-    check_address(params.config.url, call.services.settings.a2a_push_networks)
+    check_address(params.config.url, call.services.settings.of(A2aSettings).push_networks)
     return (await _add_push(call, record, params.config)).as_json(record.id)
 
 

@@ -27,6 +27,7 @@ from turnwire.wires.ai_sdk.frames import DATA, END, chunks_of
 from turnwire.wires.ai_sdk.history import chat_messages
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, read_chat
 from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk
+from turnwire.wires.ai_sdk.settings import AiSdkSettings
 
 _ANSWER_TEXT = AnswerText()
 _FIRST_VERSION = 7  # The first that has this transport.
@@ -117,7 +118,7 @@ def _wire(request: Request, services: Services) -> AiSdk:
     if request.query.get("stream", "text") != "text":
         raise HttpError(422, "invalid_request", "stream: must be `text`, or left out")
     try:
-        return AiSdk.of_query(request.query, services.settings.ai_sdk_version)
+        return AiSdk.of_query(request.query, services.settings.of(AiSdkSettings).version)
     except ValueError as error:
         raise HttpError(422, "invalid_request", str(error)) from None
 

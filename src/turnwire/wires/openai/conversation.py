@@ -37,6 +37,7 @@ from turnwire.wires.openai.responses.frames import (
     parse_response_id,
 )
 from turnwire.wires.openai.responses.resume import count_segments, segment_of_answer
+from turnwire.wires.openai.settings import OpenAISettings
 
 DEFAULT_MODEL = "turnwire"
 
@@ -77,7 +78,7 @@ async def begin_response(
     if conversation.approvals or conversation.results:
         return (*await _answer(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
-    form = "mcp_call" if "mcp_call" in (body.include or ()) else services.settings.openai_server_calls
+    form = "mcp_call" if "mcp_call" in (body.include or ()) else services.settings.of(OpenAISettings).server_calls
     prompt = _prompt(body, conversation, agent, before, {SERVER_CALLS: form} if form == "mcp_call" else {})
     parent = before if body.previous_response_id else None
     try:

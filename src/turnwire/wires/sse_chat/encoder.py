@@ -4,7 +4,8 @@ A client that knows only `session`, `token`, `done`, and one that knows only `to
 `error`, `done`, read the same stream and ignore the rest. The id is `<position>.<epoch>`, opaque to clients.
 """
 
-from typing import assert_never
+from collections.abc import Mapping
+from typing import Self, assert_never
 
 from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
 from turnwire.core.log.codec import LoggedEvent
@@ -17,6 +18,11 @@ class SseChat:
     keeps_state = numbers_frames = False
     heartbeat = COMMENT_HEARTBEAT
     opening = b": stream open\n\n"
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for, which has no options for this one."""
+        return cls()
 
     def encoder(self) -> Encoder:
         return _SseEncoder()

@@ -8,9 +8,9 @@ The separators cannot occur in an answer: the log removes control characters. Th
 no error after the first byte, so a failed turn ends with a readable message, and a restart breaks the connection.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import Any, Self, assert_never
 
 from msgspec import Raw
 
@@ -64,6 +64,11 @@ class ThreePhaseText:
     numbers_frames = False
     heartbeat = b"\n"
     opening = b""
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for, which has no options for this one."""
+        return cls()
 
     def encoder(self) -> Encoder:
         return _TextEncoder()

@@ -8,7 +8,8 @@ A failed turn ends with an error, at which every OpenAI client raises. A cancell
 protocol's reason for an answer that was cut short.
 """
 
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import Any, Self, assert_never
 
 import msgspec
 
@@ -68,6 +69,11 @@ class OpenAIChat:
         self._is_limited = is_limited
         options = [*(["include_usage"] if include_usage else []), *(["is_limited"] if is_limited else [])]
         self.key = f"{self.name}?{'&'.join(options)}" if options else self.name
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for."""
+        return cls(include_usage=query.get("include_usage") == "true")
 
     def encoder(self) -> Encoder:
         return _CompletionEncoder(self._include_usage, self._is_limited)

@@ -14,7 +14,7 @@ server runs as `mcp_call`; and so has any other response, if the setting or the 
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any, Self, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -93,6 +93,14 @@ class OpenAIResponses:
         self._echo = echoed_fields(echo or {})
         digest = hashlib.sha256(ascii_json([segment, self._echo])).hexdigest()
         self.key = f"{self.name}?{digest}" if self._echo or segment > 1 else self.name
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for. Raise ValueError."""
+        segment = query.get("segment", "1")
+        if not segment.isascii() or not segment.isdecimal() or len(segment) > 9:
+            raise ValueError("segment: not a number")
+        return cls(segment=int(segment))
 
     def encoder(self) -> "ResponsesEncoder":
         return ResponsesEncoder(self._echo, self.segment)

@@ -1,0 +1,8 @@
+"""The plugin `acp`."""
+
+from turnwire.plugins import Plugin
+
+plugin = Plugin(
+    name="acp",
+    description="the agents in editors that speak the Agent Client Protocol",
+)

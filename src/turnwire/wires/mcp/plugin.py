@@ -1,0 +1,10 @@
+"""The plugin `mcp`."""
+
+from turnwire.plugins import Plugin
+
+plugin = Plugin(
+    name="mcp",
+    description="the agents as tools of an MCP server",
+    extra="turnwire[mcp]",
+    routes=["turnwire.wires.mcp.routes:routes"],
+)
