@@ -1,22 +1,12 @@
 from turnwire import Turn, Turnwire
-from turnwire.extensions.contract import ExtensionContext, Health
+from turnwire.extensions.contract import Channel
 
 
-class Notebook:
+class Notebook(Channel):
     """A channel that keeps answers in a list."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-
-    async def initialize(self, context: ExtensionContext) -> None:
-        self.context = context
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def destroy(self) -> None: ...
-
-    async def health_check(self) -> Health:
-        return Health("running")
 
     async def receive(self, text: str, user_id: str, message_id: str) -> str:
         receipt = await self.context.accept(text, user_id, message_id=message_id)
@@ -25,9 +15,6 @@ class Notebook:
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         self.lines.append(f"{user_id}: {message}")
-
-    async def send_message(self, message: str) -> None:
-        self.lines.append(message)
 
 
 async def answer(turn: Turn):

@@ -357,10 +357,8 @@ class Turnwire:
         # An agent may wrap an object; then the object has the `close`.
         own = [agent for name, agent in self.agents.items() if name not in self._factories.opened]
         agents: list[Any] = [*own, self._document_agent, *self._unwrapped]
-        unique = {id(agent): agent for agent in agents}
-        closers = [
-            agent.close for agent in unique.values() if inspect.iscoroutinefunction(getattr(agent, "close", None))
-        ]
+        found = [agent.close for agent in agents if inspect.iscoroutinefunction(getattr(agent, "close", None))]
+        closers = dict.fromkeys(found)  # A wrapper may have the `close` of its agent.
         if not closers:
             return
         closing = [asyncio.create_task(close()) for close in closers]

@@ -19,7 +19,7 @@ from turnwire.sqlite_threads import SqliteThreads
 
 BASE = """
 import asyncio
-from turnwire.extensions.contract import Health
+from turnwire.extensions.contract import Health, StreamingChannel
 
 class Base:
     async def initialize(self, context):
@@ -55,6 +55,9 @@ STREAMING_METHODS = """
 """
 
 STREAMING = PLAIN + STREAMING_METHODS
+
+CHANNEL = STREAMING.replace("Main(Base)", "Main(Base, StreamingChannel)")
+"""A channel that derives from the base class, which has the optional methods."""
 
 LISTENER = (
     BASE

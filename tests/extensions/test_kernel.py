@@ -24,9 +24,8 @@ from turnwire.core.log.events import (
     TokenEvent,
 )
 from turnwire.core.log.follow import follow
-from turnwire.extensions.channels import Channel, ChannelStream, TurnListener
-from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep
-from turnwire.extensions.host import detect
+from turnwire.extensions.channels import ChannelHost, ChannelStream, TurnListener
+from turnwire.extensions.contract import ApprovalAsk, Channel, QuestionAsk, StreamingChannel, StreamStep
 from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
@@ -192,23 +191,17 @@ async def test_context_of_extensions_reaches_the_agent_and_not_the_log(tmp_path:
 # What asks a person
 
 
-class RecordingChannel:
+class RecordingChannel(Channel):
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         self.calls.append(("send", message))
 
-    async def send_message(self, message: str) -> None: ...
 
-
-class StreamingRecorder(RecordingChannel):
-    async def on_stream_start(self, user_id: str) -> None: ...
-    async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
+class StreamingRecorder(RecordingChannel, StreamingChannel):
     async def on_stream_status(self, user_id: str, status: str) -> None:
         self.calls.append(("status", status))
-
-    async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
 
 
 class StepRecorder(StreamingRecorder):
@@ -227,12 +220,13 @@ class DeafRecorder(StreamingRecorder):
 
 
 class ApprovalRecorder(RecordingChannel):
-    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> bool:
         self.calls.append(ask)
+        return True
 
 
 class FailingRecorder(RecordingChannel):
-    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> bool:
         raise OSError
 
 
@@ -254,7 +248,7 @@ async def test_approval_request_is_shown_on_every_kind_of_channel(cls: Any, call
     store, extension = MemoryStore(), cls()
     request = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
     turn = await ended(store, TokenEvent("One moment. "), request)
-    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=LIMITS.channel_timeout)
+    channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
     stream = channel.open_stream("ann")
     await within(TurnListener(stream.send_chunk, stream.send_step, stream.request_approval).listen(store, turn.id))
     fields = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
@@ -267,8 +261,8 @@ async def test_approval_request_is_shown_after_other_calls_have_failed() -> None
         async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
             raise OSError
 
-    extension, provides = ChunklessRecorder(), detect(ChunklessRecorder).provides
-    stream = Channel("chat", extension, provides, is_streaming=True, timeout=LIMITS.channel_timeout).open_stream("ann")
+    extension = ChunklessRecorder()
+    stream = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout).open_stream("ann")
     for _ in range(5):
         await stream.send_chunk("lost")
     await stream.request_approval(ApprovalAsk(turn_id="t1", call_id="c1", tool="delete_all", args={}))
@@ -279,7 +273,7 @@ async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path)
     store, extension = MemoryStore(), ApprovalRecorder()
     request = ApprovalRequestEvent("c1", "delete_all", {})
     turn = await ended(store, request, ApprovalResponseEvent("c1", False, by="bob"))
-    channel = Channel("chat", extension, detect(ApprovalRecorder).provides, is_streaming=True, timeout=1)
+    channel = ChannelHost("chat", extension, is_streaming=True, timeout=1)
     steps: list[str] = []
 
     async def step(step: StreamStep) -> None:
@@ -293,8 +287,9 @@ async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path)
 
 
 class QuestionRecorder(RecordingChannel):
-    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> bool:
         self.calls.append(("question", ask))
+        return True
 
     async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
         self.calls.append(("closed", ask))
@@ -316,7 +311,7 @@ PLAN = {"type": "string", "enum": ["basic", "plus"]}
 async def test_question_is_shown_on_every_kind_of_channel_and_closed_with_its_turn(cls: Any, calls: Any) -> None:
     store, extension = MemoryStore(), cls()
     turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN))
-    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=LIMITS.channel_timeout)
+    channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
     await within(listener(channel.open_stream("ann")).listen(store, turn.id))
     ask = QuestionAsk(turn_id=turn.id, question_id="q1", prompt="Which plan?", schema=PLAN)
     assert extension.calls == (calls or [("question", ask), ("closed", ask)])
@@ -325,8 +320,7 @@ async def test_question_is_shown_on_every_kind_of_channel_and_closed_with_its_tu
 async def test_question_that_was_answered_before_is_only_closed() -> None:
     store, extension = MemoryStore(), QuestionRecorder()
     turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN), ReplyEvent("q1", "plus", by="bob"))
-    provides = detect(QuestionRecorder).provides
-    channel = Channel("chat", extension, provides, is_streaming=True, timeout=LIMITS.channel_timeout)
+    channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
     await within(listener(channel.open_stream("ann")).listen(store, turn.id))
     assert [name for name, _ in extension.calls] == ["closed"]
 

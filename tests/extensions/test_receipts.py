@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extensions.harness import BASE, PLAIN, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, CHANNEL, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire.core.errors import ShuttingDownError
 from turnwire.extensions.calls import KernelLimits
@@ -25,7 +25,7 @@ class Main(Base):
 )
 
 BUFFERED = (
-    STREAMING
+    CHANNEL
     + """
     posted = asyncio.Event()
     async def wait_for_delivery(self, user_id):
@@ -138,7 +138,7 @@ async def test_buffered_channel_gets_the_next_answer_after_posting_the_last(tmp_
 
 
 async def test_failing_wait_for_delivery_costs_no_answer(tmp_path: Path) -> None:
-    code = PLAIN + "\n    async def wait_for_delivery(self, user_id): raise OSError('no network')\n"
+    code = CHANNEL + "\n    async def wait_for_delivery(self, user_id): raise OSError('no network')\n"
     write_extension(tmp_path / "x", "chat", code)
     async with running(tmp_path / "x", saying("hello")) as kernel:
         assert await kernel.say("chat") == "hello"

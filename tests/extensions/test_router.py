@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.extensions.harness import (
     BASE,
+    CHANNEL,
     LIMITS,
     LISTENER,
     PLAIN,
@@ -86,7 +87,7 @@ async def test_streaming_is_switched_off_by_the_configuration(tmp_path: Path, mo
 
 
 STEPS = (
-    STREAMING
+    CHANNEL
     + """
     async def on_stream_step(self, user_id, step):
         self.calls.append(("step", user_id, step))
@@ -237,7 +238,7 @@ async def test_cancelled_caller_does_not_cancel_the_answer(tmp_path: Path) -> No
 
 
 CANCELLABLE = (
-    STREAMING
+    CHANNEL
     + """
     async def on_stream_cancel(self, user_id, full_text):
         self.calls.append(("cancel", user_id, full_text))

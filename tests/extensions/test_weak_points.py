@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, CHANNEL, LIMITS, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import Turn
 from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
@@ -120,7 +120,7 @@ async def test_5_invoke_agent_does_not_wait_for_users(tmp_path: Path) -> None:
 
 async def test_6_tool_is_a_step_with_an_id_a_start_and_an_end(tmp_path: Path) -> None:
     """A tool was the string "Using: tool", and its end was not reported."""
-    code = STREAMING + "\n    async def on_stream_step(self, user_id, step): self.calls.append(step)\n"
+    code = CHANNEL + "\n    async def on_stream_step(self, user_id, step): self.calls.append(step)\n"
     write_extension(tmp_path / "x", "chat", code)
     work = (
         ToolCallEvent("a", "search", {"q": "1"}),

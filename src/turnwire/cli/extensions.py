@@ -141,10 +141,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from turnwire.extensions.contract import ExtensionContext, Health
+from turnwire.extensions.contract import ExtensionContext, StreamingChannel
 
 
-class {cls}:
+class {cls}(StreamingChannel):
     class ConfigModel(BaseModel):
         """Validated when the extension is loaded; TURNWIRE_EXTENSION_{upper}_<KEY> sets a value."""
 
@@ -154,26 +154,15 @@ class {cls}:
         file_name: str = "answers.txt"
 
     async def initialize(self, context: ExtensionContext) -> None:
-        self._context = context
+        await super().initialize(context)
         self._file: Path = context.data_folder / context.get_config("file_name")
 
     async def start(self) -> None:
-        self._context.logger.info("answers go to %s", self._file)
-
-    async def stop(self) -> None:
-        pass
-
-    async def destroy(self) -> None:
-        pass
-
-    async def health_check(self) -> Health:
-        return Health("running")
+        self.context.logger.info("answers go to %s", self._file)
 
     async def receive(self, text: str, user_id: str) -> str:
         """Call this when a person sends a message. The answer comes back through the methods below."""
-        return await self._context.handle_user_message(text, user_id)
-
-    # ChannelProvider: whole answers.
+        return await self.context.handle_user_message(text, user_id)
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         await self._write(f"{{user_id}}: {{message}}\\n")
@@ -181,7 +170,7 @@ class {cls}:
     async def send_message(self, message: str) -> None:
         await self._write(f"{{message}}\\n")
 
-    # StreamingChannelProvider: answers while they are made. Without these four methods, whole answers come instead.
+    # Answers while they are made. A class that derives from `Channel` gets whole answers instead.
 
     async def on_stream_start(self, user_id: str) -> None:
         await self._write(f"{{user_id}}: ")
@@ -190,7 +179,7 @@ class {cls}:
         await self._write(chunk)
 
     async def on_stream_status(self, user_id: str, status: str) -> None:
-        self._context.logger.info("%s: %s", user_id, status)
+        self.context.logger.info("%s: %s", user_id, status)
 
     async def on_stream_end(self, user_id: str, full_text: str) -> None:
         await self._write("\\n")

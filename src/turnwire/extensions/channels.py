@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from turnwire.core.contracts.stores import OnBusy, Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import EventsGoneError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import (
@@ -31,90 +31,94 @@ from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import call, reason
 from turnwire.extensions.contract import (
+    STOPPED,
     ApprovalAsk,
-    ApprovalChannel,
-    CancellableChannel,
+    Channel,
     ChannelProvider,
     OnChunk,
     QuestionAsk,
-    QuestionChannel,
-    RestartableChannel,
-    StepChannel,
+    StreamingChannel,
     StreamingChannelProvider,
     StreamStep,
+    with_note,
 )
 
 logger = logging.getLogger("turnwire.extensions")
 
 EMPTY = "(The answer is empty.)"
 NO_AGENT = "(No agent configured.)"
-STOPPED = "(Stopped.)"
 _MAX_FAILURES = 3
 _MAX_SUMMARY_CHARS = 120
 
 
-class Channel:
-    """One extension's channel. `provides` holds the abilities that were detected in it."""
+class ChannelHost:
+    """One extension's channel in the kernel. `streaming` is None for a channel that gets whole answers."""
 
-    def __init__(
-        self, id: str, extension: Any, provides: frozenset[str], *, is_streaming: bool, timeout: float
-    ) -> None:
+    def __init__(self, id: str, provider: ChannelProvider, *, is_streaming: bool, timeout: float) -> None:
         self.id = id
-        self.is_streaming = is_streaming and "streaming_channel" in provides
         self.timeout = timeout
-        self.extension: ChannelProvider = extension
-        self._provides = provides
-
-    @property
-    def on_busy(self) -> OnBusy:
-        """Return what happens to a message that comes while the user's last one is being answered."""
-        choice: object = getattr(self.extension, "on_busy", None)
-        return choice if choice in ("steer", "collect", "interrupt") else "enqueue"
+        self.channel = _as_channel(provider)
+        self.streaming = self.channel if is_streaming and isinstance(self.channel, StreamingChannel) else None
 
     def open_stream(self, user_id: str) -> "ChannelStream":
         return ChannelStream(self, user_id)
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         """Send a message to a user. Raises what the channel raises, and TimeoutError."""
-        await call(self.timeout, self.extension.send_to_user, user_id, message)
+        await call(self.timeout, self.channel.send_to_user, user_id, message)
 
     async def send_message(self, message: str) -> None:
         """Send a message to the channel's default user. Raises what the channel raises, and TimeoutError."""
-        await call(self.timeout, self.extension.send_message, message)
+        await call(self.timeout, self.channel.send_message, message)
 
     async def wait_for_delivery(self, user_id: str) -> None:
-        """Wait until a buffered channel has posted the answers that it has taken for this user."""
-        if "buffered_channel" not in self._provides:
-            return
-        extension: Any = self.extension
+        """Wait until the channel has posted the answers that it has taken for this user."""
         try:
-            await extension.wait_for_delivery(user_id)
+            await self.channel.wait_for_delivery(user_id)
         except Exception as error:
             logger.warning("wait_for_delivery of channel %r failed: %s", self.id, reason(error))
 
-    @property
-    def streaming(self) -> StreamingChannelProvider | None:
-        return self.extension if self.is_streaming else None  # pyright: ignore[reportReturnType]
 
-    @property
-    def stepping(self) -> StepChannel | None:
-        return self.extension if self.is_streaming and "step_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+def _as_channel(provider: ChannelProvider) -> Channel:
+    """Return the channel of an extension, which may fit the protocols without deriving from `Channel`."""
+    if isinstance(provider, Channel):
+        return provider
+    if isinstance(provider, StreamingChannelProvider):
+        return _ProvidedStreamingChannel(provider, provider)
+    return _ProvidedChannel(provider)
 
-    @property
-    def cancelling(self) -> CancellableChannel | None:
-        return self.extension if self.is_streaming and "cancellable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
 
-    @property
-    def restarting(self) -> RestartableChannel | None:
-        return self.extension if self.is_streaming and "restartable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+class _ProvidedChannel(Channel):
+    """A channel of an extension that fits `ChannelProvider` alone."""
 
-    @property
-    def approving(self) -> ApprovalChannel | None:
-        return self.extension if "approval_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+    def __init__(self, provider: ChannelProvider) -> None:
+        self._provider = provider
 
-    @property
-    def questioning(self) -> QuestionChannel | None:
-        return self.extension if "question_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        await self._provider.send_to_user(user_id, message)
+
+    async def send_message(self, message: str) -> None:
+        await self._provider.send_message(message)
+
+
+class _ProvidedStreamingChannel(_ProvidedChannel, StreamingChannel):
+    """A channel of an extension that fits `StreamingChannelProvider` too."""
+
+    def __init__(self, provider: ChannelProvider, streaming: StreamingChannelProvider) -> None:
+        super().__init__(provider)
+        self._streaming = streaming
+
+    async def on_stream_start(self, user_id: str) -> None:
+        await self._streaming.on_stream_start(user_id)
+
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
+        await self._streaming.on_stream_chunk(user_id, chunk)
+
+    async def on_stream_status(self, user_id: str, status: str) -> None:
+        await self._streaming.on_stream_status(user_id, status)
+
+    async def on_stream_end(self, user_id: str, full_text: str) -> None:
+        await self._streaming.on_stream_end(user_id, full_text)
 
 
 class ChannelStream:
@@ -124,48 +128,45 @@ class ChannelStream:
     fail, the channel gets only approval requests, questions and the end of the answer.
     """
 
-    def __init__(self, channel: Channel, user_id: str) -> None:
-        self._channel = channel
+    def __init__(self, host: ChannelHost, user_id: str) -> None:
+        self._host = host
+        self._channel = host.channel
+        self._streaming = host.streaming
         self._user_id = user_id
         self._failures = 0
 
     async def start(self) -> None:
-        if streaming := self._channel.streaming:
-            await self._call(streaming.on_stream_start)
+        if self._streaming:
+            await self._call(self._streaming.on_stream_start)
 
     async def send_chunk(self, text: str) -> None:
-        if streaming := self._channel.streaming:
-            await self._call(streaming.on_stream_chunk, text)
+        if self._streaming:
+            await self._call(self._streaming.on_stream_chunk, text)
 
     async def send_step(self, step: StreamStep) -> None:
-        await self._send_step(step)
+        if self._streaming:
+            await self._call(self._streaming.on_stream_step, step)
 
     async def restart(self, text: str) -> bool:
         """Ask the channel to show only this text. Return True if it does."""
-        restarting = self._channel.restarting
-        return restarting is not None and await self._call(restarting.on_stream_restart, text)
+        return self._streaming is not None and await self._call(self._streaming.on_stream_restart, text)
 
     async def request_approval(self, ask: ApprovalAsk) -> None:
         """Show the request even after other calls have failed: the turn waits for the decision."""
-        approving = self._channel.approving
-        await self._request(approving.on_approval_request if approving else None, ask, _waiting_line(ask))
+        if not await self._call(self._channel.on_approval_request, ask, always=True):
+            await self._show_line(f"Waiting for approval: {ask.tool}")
 
     async def ask_question(self, ask: QuestionAsk) -> None:
         """Show the question even after other calls have failed: the turn waits for the reply."""
-        questioning = self._channel.questioning
-        method = questioning.on_question if questioning else None
-        await self._request(method, ask, f"Question: {_short(ask.prompt)}")
+        if not await self._call(self._channel.on_question, ask, always=True):
+            await self._show_line(f"Question: {_short(ask.prompt)}")
 
     async def close_question(self, ask: QuestionAsk) -> None:
-        if questioning := self._channel.questioning:
-            await self._call(questioning.on_question_closed, ask, always=True)
+        await self._call(self._channel.on_question_closed, ask, always=True)
 
-    async def _request(self, method: Callable[..., Awaitable[None]] | None, ask: object, line: str) -> None:
-        if method is not None:
-            is_shown = await self._call(method, ask, always=True)
-        else:
-            is_shown = await self._send_step(status_step(line), always=True)
-        if not is_shown:
+    async def _show_line(self, line: str) -> None:
+        streaming = self._streaming
+        if streaming is None or not await self._call(streaming.on_stream_step, status_step(line), always=True):
             await self.send(line)
 
     async def end(self, full_text: str, *, cancelled_text: str | None) -> bool:
@@ -173,43 +174,35 @@ class ChannelStream:
 
         `cancelled_text` is the partial answer of a cancelled turn, and None for any other.
         """
-        cancelling, streaming = self._channel.cancelling, self._channel.streaming
-        if cancelled_text is not None and cancelling:
-            if await self._call(cancelling.on_stream_cancel, cancelled_text, always=True):
+        if streaming := self._streaming:
+            if cancelled_text is not None:
+                is_taken = await self._call(streaming.on_stream_cancel, cancelled_text, always=True)
+            else:
+                is_taken = await self._call(streaming.on_stream_end, full_text, always=True)
+            if is_taken:
                 return True
-        elif streaming and await self._call(streaming.on_stream_end, full_text, always=True):
-            return True
         return await self.send(full_text)
 
     async def send(self, text: str) -> bool:
         """Return False if the channel failed to take the text."""
-        return await self._call(self._channel.extension.send_to_user, text, always=True)
+        return await self._call(self._channel.send_to_user, text, always=True)
 
-    async def _send_step(self, step: StreamStep, *, always: bool = False) -> bool:
-        """Return False if the channel does not show steps, or failed to show this one."""
-        if stepping := self._channel.stepping:
-            return await self._call(stepping.on_stream_step, step, always=always)
-        streaming, line = self._channel.streaming, status_line(step)
-        if streaming is None or line is None:
-            return False
-        return await self._call(streaming.on_stream_status, line, always=always)
-
-    async def _call(self, method: Callable[..., Awaitable[None]], *args: Any, always: bool = False) -> bool:
+    async def _call(self, method: Callable[..., Awaitable[object]], *args: Any, always: bool = False) -> bool:
+        """Return False if the channel failed, or says that it cannot do this."""
         if self._failures >= _MAX_FAILURES and not always:
             return False
         name = getattr(method, "__name__", "a method")
         try:
-            await call(self._channel.timeout, method, self._user_id, *args)
+            return await call(self._host.timeout, method, self._user_id, *args) is not False
         except TimeoutError as error:
             self._failures = _MAX_FAILURES
-            logger.warning("%s of channel %r: %s", name, self._channel.id, reason(error))
+            logger.warning("%s of channel %r: %s", name, self._host.id, reason(error))
             return False
         except Exception as error:
             self._failures += 1
-            logger.warning("%s of channel %r failed: %s", name, self._channel.id, reason(error))
-            logger.debug("%s of channel %r failed", name, self._channel.id, exc_info=True)
+            logger.warning("%s of channel %r failed: %s", name, self._host.id, reason(error))
+            logger.debug("%s of channel %r failed", name, self._host.id, exc_info=True)
             return False
-        return True
 
 
 OnStep = Callable[[StreamStep], Awaitable[None]]
@@ -398,31 +391,6 @@ def status_step(text: str) -> StreamStep:
     return StreamStep(id="status", kind="status", name=text, phase="progress", summary=text)
 
 
-def status_line(step: StreamStep) -> str | None:
-    """Return a step as one line, or None if the line would only repeat another."""
-    match step.kind, step.phase:
-        case "tool", "started":
-            return f"Using: {step.name}"
-        case "tool", "progress":
-            return f"{step.name}: {step.summary}" if step.summary else None
-        case _, "failed":
-            return f"Failed: {step.name}"
-        case "search", "started":
-            return f"Searching: {step.summary}"
-        case "review", _:
-            return f"Reviewed: {step.summary}"
-        case "handoff", _:
-            return f"Handing over to: {step.name}"
-        case "status", _:
-            return step.name
-        case _:
-            return None
-
-
-def _waiting_line(ask: ApprovalAsk) -> str:
-    return f"Waiting for approval: {ask.tool}"
-
-
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(text.split())
@@ -437,14 +405,12 @@ def final_text(state: TurnState) -> str:
         case "joined":
             return ""
         case "cancelled":
-            return _append(state.text, STOPPED)
+            return with_note(state.text, STOPPED)
         case _:
-            return _append(state.text, error_text(state.error.error if state.error else "the answer was not completed"))
+            return with_note(
+                state.text, error_text(state.error.error if state.error else "the answer was not completed")
+            )
 
 
 def error_text(message: str) -> str:
     return f"(Error: {message})"
-
-
-def _append(text: str, note: str) -> str:
-    return f"{text}\n\n{note}" if text else note

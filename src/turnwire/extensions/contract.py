@@ -1,10 +1,14 @@
 """The contract between an extension and Turnwire: everything that the author of an extension needs to know.
 
-An extension is a class with the five methods of `Extension`. Its other abilities are detected from the protocols that
-it fits: there is no registration and no flag. No protocol that extensions implement ever gets another method, because
-every extension that was written before would cease to fit it; a new ability is a new protocol.
+An extension is a class with the five methods of `Extension`. Its other abilities are detected with `isinstance`, from
+the protocols that it fits: there is no registration and no flag. No protocol that extensions implement ever gets
+another method, because every extension that was written before would cease to fit it.
+
+A channel derives from `Channel`, or from `StreamingChannel` if it shows answers while they are made. Both implement the
+lifecycle and all optional methods, so that its author writes `send_to_user` and what the channel does beyond it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import Logger
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
+from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.files import Blob
 from turnwire.tools import Tool
 
@@ -20,6 +25,7 @@ Topic = Literal["user_message", "agent_response"]
 Subscriber = Callable[[dict[str, Any]], Awaitable[None]]
 OnChunk = Callable[[str], Awaitable[None]]
 OnToolCall = Callable[[str], Awaitable[None]]
+STOPPED = "(Stopped.)"
 
 
 class Health(Struct, frozen=True):
@@ -44,6 +50,27 @@ class StreamStep(Struct, frozen=True, kw_only=True):
     elapsed_ms: float | None = None
     fraction: float | None = None
 
+    @property
+    def line(self) -> str | None:
+        """The step as one line, or None if the line would only repeat another."""
+        match self.kind, self.phase:
+            case "tool", "started":
+                return f"Using: {self.name}"
+            case "tool", "progress":
+                return f"{self.name}: {self.summary}" if self.summary else None
+            case _, "failed":
+                return f"Failed: {self.name}"
+            case "search", "started":
+                return f"Searching: {self.summary}"
+            case "review", _:
+                return f"Reviewed: {self.summary}"
+            case "handoff", _:
+                return f"Handing over to: {self.name}"
+            case "status", _:
+                return self.name
+            case _:
+                return None
+
 
 class ApprovalAsk(Struct, frozen=True, kw_only=True):
     """A tool call that a person must approve; `turn_id` and `call_id` go back with the decision.
@@ -62,7 +89,7 @@ class ApprovalAsk(Struct, frozen=True, kw_only=True):
 class QuestionAsk(Struct, frozen=True, kw_only=True):
     """A question of a turn to a person; `turn_id` and `question_id` go back with the reply.
 
-    `schema` is the JSON schema of the value, as `core.people.schemas` allows it; None takes any value.
+    `schema` is the JSON schema of the value, as `core.schemas` allows it; None takes any value.
     """
 
     turn_id: str
@@ -266,11 +293,7 @@ class Extension(Protocol):
 
 @runtime_checkable
 class ChannelProvider(Protocol):
-    """A channel: a way to bring messages to people.
-
-    The optional attribute `on_busy` says what happens to a message of somebody who is being answered: `enqueue` (the
-    default), `steer`, `collect` or `interrupt`. The message of a turn that was joined has no answer of its own.
-    """
+    """A channel: a way to bring messages to people."""
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         """Deliver a whole answer. It may be long, and it is Markdown."""
@@ -301,64 +324,6 @@ class StreamingChannelProvider(Protocol):
 
 
 @runtime_checkable
-class CancellableChannel(Protocol):
-    """A streaming channel that shows a cancelled answer in another way. Called instead of `on_stream_end`."""
-
-    async def on_stream_cancel(self, user_id: str, full_text: str) -> None: ...
-
-
-@runtime_checkable
-class RestartableChannel(Protocol):
-    """A streaming channel that can take back what it has shown.
-
-    On any other channel the repeated part appears twice, until the end shows the answer as it is.
-    """
-
-    async def on_stream_restart(self, user_id: str, text: str) -> None:
-        """Replace everything shown so far by `text`: the answer was broken off and started again."""
-        ...
-
-
-@runtime_checkable
-class StepChannel(Protocol):
-    """A streaming channel that takes steps as values. Called instead of `on_stream_status`."""
-
-    async def on_stream_step(self, user_id: str, step: StreamStep) -> None: ...
-
-
-@runtime_checkable
-class ApprovalChannel(Protocol):
-    """A channel where a person can approve a tool call. On any other channel the request is shown as a status."""
-
-    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None: ...
-
-
-@runtime_checkable
-class QuestionChannel(Protocol):
-    """A channel where a person can answer a question of a turn. On any other channel it is shown as a status."""
-
-    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
-        """Show the question. It may come again after a crash, with the same ids."""
-        ...
-
-    async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
-        """Take the question back: it was answered, here or elsewhere, or its turn has ended. It may not be known."""
-        ...
-
-
-@runtime_checkable
-class BufferedChannel(Protocol):
-    """A channel that makes an answer durable first and posts it later, for example because of a rate limit."""
-
-    async def wait_for_delivery(self, user_id: str) -> None:
-        """Return when every answer that was taken for this user has been posted, however long that takes.
-
-        Turnwire calls it before the next answer to the same user, so that the channel needs no queue of its own.
-        """
-        ...
-
-
-@runtime_checkable
 class ToolProvider(Protocol):
     def get_tools(self) -> Sequence[Tool]: ...
 
@@ -382,3 +347,126 @@ class AgentProvider(Protocol):
     def get_agents(self) -> Mapping[str, Any]:
         """Return agents by name: anything that Turnwire can make an agent of."""
         ...
+
+
+PROTOCOLS: dict[str, type] = {
+    "channel": ChannelProvider,
+    "streaming_channel": StreamingChannelProvider,
+    "tools": ToolProvider,
+    "service": ServiceProvider,
+    "context": ContextProvider,
+    "agents": AgentProvider,
+}
+"""The protocols by their names in a manifest's `provides`."""
+
+
+class Channel(ABC):
+    """The base class of a channel that gets whole answers.
+
+    Its author does two things:
+
+    1. Bring messages in: call `await self.context.accept(text, user_id, message_id=...)` for each message of a person,
+       for example in `run_background`. When it returns, the message is durable, and its source may forget it.
+    2. Take answers: implement `send_to_user`. Return when the answer is with the person, or durable in the channel. If
+       it raises, Turnwire tries again, also after a restart, so an answer may come twice. The channel can recognize it
+       by the id of the message that is being answered, which `self.context.current_message(user_id)` has.
+
+    Everything else is optional: each method below has a default that does nothing, or something simple.
+    """
+
+    on_busy: OnBusy = "enqueue"
+    """What happens to a message of somebody who is being answered: `enqueue`, `steer`, `collect` or `interrupt`.
+
+    The message of a turn that was joined has no answer of its own.
+    """
+    context: ExtensionContext
+    """Set by `initialize`."""
+
+    async def initialize(self, context: ExtensionContext) -> None:
+        self.context = context
+
+    async def start(self) -> None:
+        """Open connections. Messages may be accepted from now on."""
+
+    async def stop(self) -> None:
+        """Close what `start` has opened; `start` may be called again."""
+
+    async def destroy(self) -> None:
+        """Release what outlives `stop`."""
+
+    async def health_check(self) -> Health:
+        return Health("running")
+
+    @abstractmethod
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        """Deliver a whole answer. It may be long, and it is Markdown."""
+
+    async def send_message(self, message: str) -> None:
+        """Deliver a message to the channel's default recipient. Raises LookupError if there is none."""
+        raise LookupError("the channel has no default recipient")
+
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> bool:
+        """Ask the person about a tool call, and return True. `context.decide` takes the decision.
+
+        If it returns False, the person sees a line that says that the agent waits.
+        """
+        return False
+
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> bool:
+        """Show the question, and return True; `context.reply` takes the reply. It may come again after a crash.
+
+        If it returns False, the person sees the question as a line.
+        """
+        return False
+
+    async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
+        """Take the question back: it was answered, here or elsewhere, or its turn has ended. It may not be known."""
+
+    async def wait_for_delivery(self, user_id: str) -> None:
+        """Return when every answer that was taken for this user has been posted, however long that takes.
+
+        It is called before the next answer to the same user, so a channel that posts later needs no queue of its own.
+        """
+
+
+class StreamingChannel(Channel):
+    """The base class of a channel that shows answers while they are made; it fits `StreamingChannelProvider`.
+
+    The calls of one answer are `on_stream_start`, then chunks and steps in order, then one of `on_stream_end` and
+    `on_stream_cancel`. They are never made for two answers to the same `user_id` at once. `send_to_user` gets answers
+    that were complete before, such as those from before a restart, and those whose `on_stream_end` has failed.
+    """
+
+    async def on_stream_start(self, user_id: str) -> None:
+        """Show that an answer begins, for example as typing."""
+
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
+        """Show a piece of the answer. A slow channel gets fewer and longer pieces."""
+
+    async def on_stream_status(self, user_id: str, status: str) -> None:
+        """Show a line about what the agent does now, such as `Using: search`."""
+
+    async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
+        """Show a step. The default shows its line as a status."""
+        if (line := step.line) is not None:
+            await self.on_stream_status(user_id, line)
+
+    async def on_stream_restart(self, user_id: str, text: str) -> bool:
+        """Replace everything shown so far by `text`, and return True: the answer was broken off and started again.
+
+        If it returns False, the repeated part appears twice, until the end shows the answer as it is.
+        """
+        return False
+
+    async def on_stream_end(self, user_id: str, full_text: str) -> None:
+        """Show the complete answer, or the failed one, which gives the reason at its end."""
+        await self.send_to_user(user_id, full_text)
+
+    async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
+        """Show the partial text of a cancelled answer. The default ends the answer with a note."""
+        await self.on_stream_end(user_id, with_note(full_text, STOPPED))
+
+
+def with_note(text: str, note: str) -> str:
+    """Return the text of an answer with a note at its end."""
+    return f"{text}\n\n{note}" if text else note

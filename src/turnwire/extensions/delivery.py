@@ -16,7 +16,7 @@ from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError,
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
-from turnwire.extensions.channels import NO_AGENT, Channel, ChannelStream, TurnListener, error_text, final_text
+from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, TurnListener, error_text, final_text
 from turnwire.extensions.journal import EventBus, Journal, record_event
 
 logger = logging.getLogger("turnwire.extensions")
@@ -225,7 +225,7 @@ class DeliveryQueue:
     def __init__(
         self,
         store: Store,
-        channels: Mapping[str, Channel],
+        channels: Mapping[str, ChannelHost],
         records: DeliveryRecords,
         bus: EventBus,
         limits: KernelLimits,

@@ -1,12 +1,10 @@
 """One extension and its state, from discovery to stop, with a hint about what to do when it is not running."""
 
-import difflib
 import importlib
-import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,15 +12,13 @@ from types import ModuleType
 from typing import Any, Literal
 
 import yaml
-from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ValidationError
 
 from turnwire.extensions.calls import call, reason
-from turnwire.extensions.contract import Extension, ExtensionContext, Health
+from turnwire.extensions.contract import PROTOCOLS, Extension, ExtensionContext, Health
 from turnwire.extensions.manifest import (
     PRIVATE_PACKAGE,
-    PROTOCOLS,
     FoundExtension,
     Manifest,
     ManifestError,
@@ -95,8 +91,7 @@ class ExtensionHost:
         """Import the extension's class and detect what it provides. Blocks, so it must run in a thread."""
         try:
             cls: type[Any] = type(self.extension) if self.extension is not None else import_class(self.found)
-            detected = self._detect(cls)
-            if detected is None:
+            if not self._check_class(cls):
                 return
             model: Any = getattr(cls, "ConfigModel", None)
             if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -111,7 +106,6 @@ class ExtensionHost:
             logger.debug("extension %r cannot be loaded", self.id, exc_info=True)
             self.fail(f"it cannot be imported: {reason(error)}", _import_hint(error))
         else:
-            self.provides = detected.provides
             self.set_state("loaded")
             for note in self.notes:
                 logger.warning("extension %r: %s", self.id, note)
@@ -187,18 +181,24 @@ class ExtensionHost:
             return problem
         return None
 
-    def _detect(self, cls: type) -> "Detected | None":
-        if reasons := check_extension(cls):
-            self.fail(
-                "; ".join(reasons), "an extension has initialize, start, stop, destroy and health_check, all async"
-            )
-            return None
-        detected = detect(cls)
-        if mismatch := check_provides(self.manifest.provides, detected):
-            self.fail(mismatch, "correct the class, or the manifest's provides")
-            return None
-        self.notes += detected.problems
-        return detected
+    def _check_class(self, cls: type) -> bool:
+        if missing := missing_methods(cls, Extension):
+            hint = "an extension has initialize, start, stop, destroy and health_check, all async"
+            self.fail(f"{cls.__name__} is no extension: it has no {', '.join(missing)}", hint)
+            return False
+        self.provides = detect(cls)
+        for name in self.manifest.provides:
+            if name not in self.provides:
+                missing = ", ".join(missing_methods(cls, PROTOCOLS[name]))
+                problem = f"the manifest says that it provides {name}, and it does not: it has no {missing}"
+                self.fail(problem, "correct the class, or the manifest's provides")
+                return False
+        for protocol in PROTOCOLS.values():
+            missing = missing_methods(cls, protocol)
+            if 0 < len(missing) < len(methods_of(protocol)):
+                # Silence would look like a channel that merely does not stream.
+                self.notes.append(f"it is not used as a {protocol.__name__}: it has no {', '.join(missing)}")
+        return True
 
     def _meets_requirements(self) -> bool:
         missing: list[str] = []
@@ -336,118 +336,15 @@ def _forget(package: str) -> None:
         del sys.modules[name]
 
 
-# Detection of what an extension provides, from the protocols that its class fits. A class fits a protocol when it has
-# all of its methods, each `async` where the protocol's is and callable with the kernel's arguments. A class that has
-# only some of them, or with other arguments, does not fit; that is reported as a problem, because silence would look
-# like a channel that merely does not stream.
-
-# A base comes before what is built on it.
-_NEEDS = {
-    "streaming_channel": "channel",
-    "approval_channel": "channel",
-    "question_channel": "channel",
-    "buffered_channel": "channel",
-    "cancellable_channel": "streaming_channel",
-    "restartable_channel": "streaming_channel",
-    "step_channel": "streaming_channel",
-}
+def detect(cls: type) -> frozenset[str]:
+    """Return the names of the protocols that the class fits: those that `isinstance` finds in its objects."""
+    return frozenset(name for name, protocol in PROTOCOLS.items() if issubclass(cls, protocol))
 
 
-class Detected(Struct, frozen=True):
-    """The abilities of a class, and its near misses."""
-
-    provides: frozenset[str]
-    problems: tuple[str, ...] = ()
+def missing_methods(cls: type, protocol: type) -> list[str]:
+    """Return the methods of the protocol that the class lacks."""
+    return [name for name in methods_of(protocol) if not hasattr(cls, name)]
 
 
-def check_extension(cls: type) -> list[str]:
-    """Return the reasons why a class is not an extension; none if it is one."""
-    has, problems = _compare(cls, Extension)
-    missing = [name for name in _methods(Extension) if name not in has]
-    if missing:
-        problems.append(f"{cls.__name__} is no extension: {_listed(missing)} missing")
-    return problems
-
-
-def detect(cls: type) -> Detected:
-    provides: set[str] = set()
-    problems: list[str] = []
-    for name, protocol in PROTOCOLS.items():
-        has, misfits = _compare(cls, protocol)
-        methods = _methods(protocol)
-        problems += misfits
-        if has and len(has) < len(methods):
-            missing = [method for method in methods if method not in has]
-            problems.append(
-                f"{len(has)} of {len(methods)} methods of {protocol.__name__}; {_listed(missing)} missing, "
-                "so it is not used as one"
-            )
-        elif has and not misfits:
-            provides.add(name)
-    for name, needed in _NEEDS.items():
-        if name in provides and needed not in provides:
-            provides.remove(name)
-            problems.append(f"{PROTOCOLS[name].__name__} without {PROTOCOLS[needed].__name__}, so it is not used")
-    return Detected(frozenset(provides), (*problems, *_unknown_hooks(cls)))
-
-
-def check_provides(declared: tuple[str, ...], detected: Detected) -> str | None:
-    """Return why the manifest's `provides` is wrong, or None. An empty one asserts nothing."""
-    lacking = [name for name in declared if name not in detected.provides]
-    if not lacking:
-        return None
-    reason = "; ".join(detected.problems) or "the class has none of its methods"
-    return f"the manifest says that it provides {', '.join(lacking)}, and it does not: {reason}"
-
-
-def _methods(protocol: type) -> dict[str, Callable[..., Any]]:
-    return {name: value for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"}
-
-
-def _compare(cls: type, protocol: type) -> tuple[list[str], list[str]]:
-    """Return the protocol's methods that the class has, and the problems of those that do not fit."""
-    has: list[str] = []
-    misfits: list[str] = []
-    for name, expected in _methods(protocol).items():
-        # Looked up statically: neither a property nor a `__getattr__` may run.
-        actual = inspect.getattr_static(cls, name, None)
-        if actual is None:
-            continue
-        has.append(name)
-        if problem := _misfit(cls, name, actual, expected):
-            misfits.append(f"`{name}` of {protocol.__name__} {problem}, so it is not used as one")
-    return has, misfits
-
-
-def _misfit(cls: type, name: str, actual: Any, expected: Callable[..., Any]) -> str | None:
-    is_plain = inspect.isfunction(actual)
-    if not is_plain and type(actual) not in (staticmethod, classmethod):
-        return "is not a method"
-    function: Any = getattr(cls, name)
-    if inspect.iscoroutinefunction(expected) and not inspect.iscoroutinefunction(function):
-        return "is not `async def`"
-    if not inspect.iscoroutinefunction(expected) and inspect.iscoroutinefunction(function):
-        return "must not be `async`"
-    # Arguments are passed by position, so their names may differ.
-    names = [name for name in inspect.signature(expected).parameters if name != "self"]
-    try:
-        inspect.signature(function).bind(*range(len(names) + is_plain))
-    except TypeError:
-        return f"cannot be called with ({', '.join(names)})"
-    return None
-
-
-def _unknown_hooks(cls: type) -> list[str]:
-    """Return a problem for every `on_…` method whose name is close to a known one."""
-    hooks = [name for protocol in PROTOCOLS.values() for name in _methods(protocol)]
-    problems: list[str] = []
-    for name in dir(cls):
-        if name.startswith("on_") and name not in hooks:
-            close = difflib.get_close_matches(name, hooks, 1, 0.75)
-            if close:
-                problems.append(f"nobody calls `{name}`; is it meant to be `{close[0]}`?")
-    return problems
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(f'`{name}`' for name in names)} {'is' if len(names) == 1 else 'are'}"
+def methods_of(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")]

@@ -23,8 +23,9 @@ from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import StoreError
 from turnwire.core.run.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, cancel_all
-from turnwire.extensions.channels import Channel
+from turnwire.extensions.channels import ChannelHost
 from turnwire.extensions.context import Context
+from turnwire.extensions.contract import AgentProvider, ChannelProvider, ContextProvider, ToolProvider
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.journal import EventBus, Journal
@@ -143,7 +144,7 @@ class Kernel:
         self._attached: list[ExtensionHost] = []
         self._shared = shared
         self._leases = None if shared is None else ExtensionLeases(shared.leases, self._wanted_leases)
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, ChannelHost] = {}
         self._tables: list[SharedTables] = []
         self._moving: asyncio.Task[None] | None = None
         self._journal = Journal(data if keeps else None, None if shared is None else shared.tables())
@@ -311,11 +312,10 @@ class Kernel:
 
     def _context(self, host: ExtensionHost) -> Context:
         # Registered before it is started: a channel may receive a message while it starts.
-        if "channel" in host.provides:
-            self._channels[host.id] = Channel(
+        if isinstance(host.extension, ChannelProvider):
+            self._channels[host.id] = ChannelHost(
                 host.id,
                 host.extension,
-                host.provides,
                 is_streaming=host.config.get("streaming_enabled", True) is not False,
                 timeout=self._limits.channel_timeout,
             )
@@ -328,11 +328,11 @@ class Kernel:
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
         """Add what the extension provides: all of it, or nothing if a part cannot be used."""
-        extension: Any = host.extension
-        tools: list[Tool] = list(extension.get_tools()) if "tools" in host.provides else []
-        provided: dict[str, Any] = dict(extension.get_agents()) if "agents" in host.provides else {}
+        extension = host.extension
+        tools = list(extension.get_tools()) if isinstance(extension, ToolProvider) else []
+        provided: dict[str, Any] = dict(extension.get_agents()) if isinstance(extension, AgentProvider) else {}
         own_agents = {name: as_agent(agent) for name, agent in provided.items() if name not in agents}
-        if "context" in host.provides:
+        if isinstance(extension, ContextProvider):
             self.router.starter.providers[host.id] = extension
         for tool in tools:
             if self.tools.setdefault(tool.name, tool) is not tool:

@@ -27,25 +27,9 @@ import yaml
 from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from turnwire.extensions import contract
+from turnwire.extensions.contract import PROTOCOLS
 
 logger = logging.getLogger("turnwire.extensions")
-
-PROTOCOLS: dict[str, type] = {
-    "channel": contract.ChannelProvider,
-    "streaming_channel": contract.StreamingChannelProvider,
-    "cancellable_channel": contract.CancellableChannel,
-    "restartable_channel": contract.RestartableChannel,
-    "step_channel": contract.StepChannel,
-    "approval_channel": contract.ApprovalChannel,
-    "question_channel": contract.QuestionChannel,
-    "buffered_channel": contract.BufferedChannel,
-    "tools": contract.ToolProvider,
-    "service": contract.ServiceProvider,
-    "context": contract.ContextProvider,
-    "agents": contract.AgentProvider,
-}
-"""The protocols by their names in a manifest's `provides`."""
 
 API = "1"
 FILE_NAME = "manifest.yaml"

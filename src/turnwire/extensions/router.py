@@ -14,19 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.contracts.agents import (
-    Agent,
-    OnCrash,
-    OnDivergence,
-    attachment_types,
-    continues_diverged,
-    keeps_journal,
-    repeats,
-    resumes,
-    takes_client_tools,
-    takes_model,
-    tool_names,
-)
+from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import Accepted, Annotation, OnBusy, Store
 from turnwire.core.errors import (
     AgentError,
@@ -42,10 +30,9 @@ from turnwire.core.log.codec import clean_text, now_ms
 from turnwire.core.log.events import AttachedFile, Event
 from turnwire.core.log.files import Blob
 from turnwire.core.log.turns import Turn, TurnState
-from turnwire.core.model_options import declared_options, output_schema
 from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.extensions.calls import Background, KernelLimits, call, reason
-from turnwire.extensions.channels import NO_AGENT, Channel, TurnListener, final_text
+from turnwire.extensions.channels import NO_AGENT, ChannelHost, TurnListener, final_text
 from turnwire.extensions.contract import ContextProvider, OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.delivery import (
     Delivery,
@@ -76,7 +63,7 @@ class MessageRouter:
         self._limits = limits
         self._background = Background()
         self._undelivered: dict[str, Delivery] = {}
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, ChannelHost] = {}
         self.starter = TurnStarter(store, runner, limits.extension_timeout)
         self._queue = DeliveryQueue(store, self.channels, records, bus, limits, self._start)
 
@@ -240,7 +227,7 @@ class MessageRouter:
             channel=delivery.channel_id,
             idempotency_key=delivery.key,
             files_key=delivery.key,
-            on_busy=channel.on_busy if channel else "enqueue",
+            on_busy=channel.channel.on_busy if channel else "enqueue",
         )
         pending.delivery = replace(delivery, turn_id=accepted.record.id)
         await self._records.set_turn(pending.delivery)
@@ -277,7 +264,7 @@ class MessageRouter:
         with suppress(TurnwireError):
             await self._runner.cancel((await starting).record.id)
 
-    def _channel(self, channel_id: str) -> Channel:
+    def _channel(self, channel_id: str) -> ChannelHost:
         channel = self.channels.get(channel_id)
         if channel is None:
             names = ", ".join(self.channels) or "none at all"
@@ -398,21 +385,10 @@ class ContextAgent:
     def __init__(self, agent: Agent, provide: ProvideContext | None = None) -> None:
         self.agent = agent
         self._provide = provide
-        self.takes_attachments = attachment_types(agent)
-        self.takes_client_tools = takes_client_tools(agent)
-        self.takes_model = takes_model(agent)
-        self.takes_model_options = declared_options(agent)
-        self.output_schema = output_schema(agent)
-        self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
-        self.on_divergence: OnDivergence = "continue" if continues_diverged(agent) else "end"
-        self.journal = keeps_journal(agent)
 
-    @property
-    def tool_names(self) -> frozenset[str]:
-        return tool_names(self.agent)
-
-    def repeats(self, tool: str) -> bool:
-        return repeats(self.agent, tool)
+    def __getattr__(self, name: str) -> Any:
+        """Return what the agent declares, such as `takes_model`. Raises AttributeError."""
+        return getattr(self.agent, name)
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         context = turn.options.get(CONTEXT)

@@ -22,7 +22,7 @@ from turnwire.channels.console.view import LiveView, PlainView, View, call_label
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import clean_text
 from turnwire.extensions.calls import Background
-from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
+from turnwire.extensions.contract import ApprovalAsk, Health, StreamingChannel, StreamStep
 
 _PAINT_SECONDS = 0.1
 _STOP_SECONDS = 1.0
@@ -31,7 +31,7 @@ USER = "console"
 """The user of the terminal."""
 
 
-class ConsoleChannel:
+class ConsoleChannel(StreamingChannel):
     """A channel that prints to the terminal of this process."""
 
     def __init__(
@@ -49,23 +49,16 @@ class ConsoleChannel:
         self._open_asks: dict[tuple[str, str], asyncio.Task[None]] = {}
         """The tasks that wait for a decision, by the user and the id of the call."""
         self._background = Background()
-        self.context: ExtensionContext | None = None
         # One thread, so that writes stay in order.
         self._writer = ThreadPoolExecutor(1, "console")
 
-    async def initialize(self, context: ExtensionContext) -> None:
-        self.context = context
-
-    async def start(self) -> None: ...
-
     async def run_background(self) -> None:
         """Read messages from the standard input, if `read_messages` is set."""
-        if self.context is not None and self.context.get_config("read_messages") is True:
+        if self.context.get_config("read_messages") is True:
             await self.converse(_read_line)
 
     async def converse(self, read: Callable[[], Awaitable[str]]) -> None:
         """Accept what `read` returns as messages, one after the other, until it raises EOFError."""
-        assert self.context is not None
         while True:
             try:
                 text = await read()
@@ -125,7 +118,7 @@ class ConsoleChannel:
         answer = self._answers.pop(user_id, None) or _ChannelAnswer(self._screen, self._write, self._show)
         await answer.complete(clean_text(full_text), lambda view: view.line(_STOPPED, "warning"))
 
-    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> bool:
         """Show the request. The decision is awaited in a task of its own."""
         label = clean_line(call_label(ask.tool, dict(ask.args)))
         lines = [Text(f"■ {label} needs your consent", "yellow")]
@@ -139,6 +132,7 @@ class ConsoleChannel:
             key = (user_id, ask.call_id)
             task = self._open_asks[key] = self._background.run(self._decide(ask))
             task.add_done_callback(lambda ended: self._open_asks.get(key) is ended and self._open_asks.pop(key))
+        return True
 
     def _close_asks(self, user_id: str, call_id: str | None = None) -> None:
         """Stop asking about this call, or about all calls of the user's answer."""
@@ -159,7 +153,6 @@ class ConsoleChannel:
                         pass
             finally:
                 self._keyboard.on_key = None
-        assert self.context is not None
         try:
             await self.context.decide(ask.turn_id, ask.call_id, approved=key in "yY", by="console")
         except TurnwireError as error:

@@ -23,8 +23,7 @@ from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
 from turnwire.core.errors import ShuttingDownError, StoreError
 from turnwire.extensions.calls import Background
-from turnwire.extensions.channels import STOPPED
-from turnwire.extensions.contract import ExtensionContext
+from turnwire.extensions.contract import STOPPED, ExtensionContext
 
 _EMPTY = "(There was no answer.)"
 _STOPPED = "⏹ Stopped"

@@ -20,7 +20,14 @@ from turnwire.channels.telegram.updates import (
     UpdateWebhook,
     serve_webhook,
 )
-from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, QuestionAsk, StreamStep
+from turnwire.extensions.contract import (
+    ApprovalAsk,
+    ExtensionContext,
+    Health,
+    QuestionAsk,
+    StreamingChannel,
+    StreamStep,
+)
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
@@ -33,13 +40,12 @@ _RETRY_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 
 
-class TelegramChannel:
+class TelegramChannel(StreamingChannel):
     ConfigModel: ClassVar[type[TelegramConfig]] = TelegramConfig
-    on_busy: ClassVar[str] = "steer"
+    on_busy = "steer"
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self._context: ExtensionContext | None = None
         self._config = TelegramConfig.model_validate({})
         self._token = ""
         self._secret = ""
@@ -48,15 +54,15 @@ class TelegramChannel:
     # Lifecycle
 
     async def initialize(self, context: ExtensionContext) -> None:
-        self._context = context
+        await super().initialize(context)
         self._config = TelegramConfig.model_validate(dict(context.config))
         self._token = (context.get_secret("TELEGRAM_BOT_TOKEN") or "").strip()
         self._secret = (context.get_secret("TELEGRAM_WEBHOOK_SECRET") or "").strip()
 
     async def start(self) -> None:
-        if self._context is None or self._problem() is not None:
+        if self._problem() is not None:
             return
-        context = self._context
+        context = self.context
         # Creating a folder and reading the trusted certificates block.
         folder = await asyncio.to_thread(lambda: context.data_folder)
         api = await asyncio.to_thread(BotApi, self._token, self._config.api_url, self._clock)
@@ -97,8 +103,6 @@ class TelegramChannel:
             raise RuntimeError("the Telegram channel is not started")
         return self._open
 
-    # ChannelProvider
-
     async def send_to_user(self, user_id: str, message: str) -> None:
         """Commit the message, and post it in the background. Raises LookupError if `user_id` is not a chat."""
         Address.parse(user_id)
@@ -110,7 +114,7 @@ class TelegramChannel:
             raise LookupError("the channel has no recipient; set default_chat, or pair")
         await self.send_to_user(str(chat), message)
 
-    # StreamingChannelProvider and its refinements. None of these waits for Telegram.
+    # None of these waits for Telegram.
 
     async def on_stream_start(self, user_id: str) -> None:
         Address.parse(user_id)
@@ -119,10 +123,6 @@ class TelegramChannel:
     async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
         if (live := self._opened().answers.live(user_id)) is not None:
             live.add(chunk)
-
-    async def on_stream_status(self, user_id: str, status: str) -> None:
-        if (live := self._opened().answers.live(user_id)) is not None:
-            live.set_status(status)
 
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
         if (live := self._opened().answers.live(user_id)) is not None:
@@ -134,25 +134,22 @@ class TelegramChannel:
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
         await self._opened().answers.end(user_id, full_text, stopped=True)
 
-    async def on_stream_restart(self, user_id: str, text: str) -> None:
+    async def on_stream_restart(self, user_id: str, text: str) -> bool:
         if (live := self._opened().answers.live(user_id)) is not None:
             live.restart(text)
+        return True
 
-    # ApprovalChannel
-
-    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> bool:
         await self._opened().dispatcher.request_approval(user_id, ask)
+        return True
 
-    # QuestionChannel
-
-    async def on_question(self, user_id: str, ask: QuestionAsk) -> None:
+    async def on_question(self, user_id: str, ask: QuestionAsk) -> bool:
         Address.parse(user_id)
         await self._opened().dispatcher.questions.show(user_id, ask)
+        return True
 
     async def on_question_closed(self, user_id: str, ask: QuestionAsk) -> None:
         self._opened().dispatcher.close_question(user_id, ask)
-
-    # BufferedChannel
 
     async def wait_for_delivery(self, user_id: str) -> None:
         await self._opened().answers.wait_for_delivery(user_id)

@@ -81,10 +81,6 @@ class LiveAnswer:
         self._restarts += 1
         self._changed.set()
 
-    def set_status(self, status: str) -> None:
-        self._status.set_text(status)
-        self._changed.set()
-
     def add_step(self, step: StreamStep) -> None:
         self._status.add_step(step)
         self._changed.set()
