@@ -89,7 +89,7 @@ class ApprovalAsk(Struct, frozen=True, kw_only=True):
 class QuestionAsk(Struct, frozen=True, kw_only=True):
     """A question of a turn to a person; `turn_id` and `question_id` go back with the reply.
 
-    `schema` is the JSON schema of the value, as `core.schemas` allows it; None takes any value.
+    `schema` is the JSON schema of the value, as `core.people.schemas` allows it; None takes any value.
     """
 
     turn_id: str
