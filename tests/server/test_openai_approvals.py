@@ -156,13 +156,13 @@ async def test_invalid_decision_is_refused_with_its_reason(server: Served, clien
     first = await within(client.responses.create(input="Buy it"))
     first_decision, second_decision = decisions(first)
     wrong: list[tuple[Any, str]] = [
-        ([first_decision], "'c2' is missing"),
+        ([first_decision], "missing: 'c2'"),
         ([first_decision, second_decision, {**first_decision, "approval_request_id": "mcpr_c9"}], "'c9'"),
         ([first_decision, second_decision, {**first_decision, "approval_request_id": "c1"}], "not the id of a request"),
         ([first_decision, {**second_decision, "approve": "yes"}], r"input\[1\]\.approve"),
         ([first_decision, {**second_decision, "reason": 7}], r"input\[1\]\.reason"),
         ([first_decision, {"type": "mcp_approval_response", "approve": True}], r"input\[1\]\.approval_request_id"),
-        ([first_decision, second_decision, {"role": "user", "content": "and be quick"}], "decide first"),
+        ([first_decision, second_decision, {"role": "user", "content": "and be quick"}], "send answers alone"),
     ]
     for items, message in wrong:
         with pytest.raises(openai.BadRequestError, match=message):

@@ -26,6 +26,7 @@ from turnwire.core.errors import BadCursorError
 from turnwire.core.journal.waits import CLIENT_TOOLS
 from turnwire.core.log.codec import ascii_json, clean_text
 from turnwire.core.people.schemas import check_parameters
+from turnwire.core.people.suspension import ClientResultAnswer, DecisionAnswer, ReplyAnswer
 from turnwire.server.attachments import MAX_ATTACHMENTS, Attachment
 from turnwire.server.errors import HttpError, invalid_body
 from turnwire.tools.declaration import NAME
@@ -326,6 +327,16 @@ class ApprovalBody(BaseModel):
         None, description="The arguments that the tool gets instead, if its request is `editable`."
     )
 
+    def answer(self, call_id: str, by: str) -> DecisionAnswer:
+        return DecisionAnswer(
+            call_id=call_id,
+            approved=self.approved,
+            reason=self.reason,
+            by=by,
+            args=self.args,
+            edited_args=self.edited_args,
+        )
+
 
 class ReplyBody(BaseModel):
     """The answer to a question of a turn: a `value` that fits its schema, or `declined`."""
@@ -347,6 +358,11 @@ class ReplyBody(BaseModel):
             raise ValueError("give a `value`, or `declined: true`")
         return self
 
+    def answer(self, by: str) -> ReplyAnswer:
+        return ReplyAnswer(
+            question_id=self.question_id, value=self.value, declined=self.declined, reason=self.reason, by=by
+        )
+
 
 class ToolResultBody(BaseModel):
     """The result of a tool that the client has run."""
@@ -356,6 +372,9 @@ class ToolResultBody(BaseModel):
     call_id: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     output: Any = Field(description="What the tool returned, a JSON value; the model gets it.")
     is_error: StrictBool = Field(False, description="Whether the tool failed; then `output` says why.")
+
+    def answer(self) -> ClientResultAnswer:
+        return ClientResultAnswer(call_id=self.call_id, output=self.output, is_error=self.is_error)
 
 
 class FeedbackBody(BaseModel):

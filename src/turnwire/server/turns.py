@@ -36,29 +36,41 @@ from turnwire.settings import Settings
 Result = TypeVar("Result")
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a turn in its session: `parent` is the turn that it continues, by default the last one.
+
+    With `restart` it continues none. `history` and `history_files` are the client's earlier messages and files of a new
+    session.
+    """
+
+    parent: TurnRecord | None = None
+    restart: bool = False
+    history: Sequence[Message] = ()
+    history_files: Sequence[Attachment] = ()
+
+
+LAST_PLACE = Place()
+
+
 async def start_turn(
     services: Services,
     principal: str,
     body: MessageBody,
     idempotency_key: str | None = None,
     *,
-    parent: TurnRecord | None = None,
-    restart: bool = False,
-    history: Sequence[Message] = (),
-    history_files: Sequence[Attachment] = (),
+    place: Place = LAST_PLACE,
     channel: str = "http",
 ) -> Accepted:
     """Start a turn for a message in the session that the body names, or in a new one; or join the one already started.
 
-    `parent` is the turn of that session whose history the turn continues; with `restart` it continues none. The body
-    can name the parent too. `history` are the client's earlier messages of a new session, `history_files` their files.
+    The body can name the parent too.
     """
     # Checked first, because the request may create the session: a refused request leaves nothing behind.
     if services.lifecycle.is_draining:
         raise ShuttingDownError
     if body.agent is not None and body.agent not in services.agents:
         raise AgentNotFoundError(body.agent)
-    blobs = _check_sizes(services, body, history, history_files)
+    blobs, parent = _check_sizes(services, body, place), place.parent
     while True:
         session_id = await _session_id(services, principal, body.session_id)
         if body.parent_turn_id:
@@ -66,7 +78,7 @@ async def start_turn(
             session_id = parent.session_id if body.session_id is None else session_id
             if parent.session_id != session_id:
                 raise TurnNotFoundError(body.parent_turn_id)
-        if restart or body.parent_turn_id == "":
+        if place.restart or body.parent_turn_id == "":
             parent_turn_id = ""
         else:
             parent_turn_id = parent.id if parent and parent.session_id == session_id else None
@@ -86,7 +98,7 @@ async def start_turn(
             channel=channel,
             attachments=await _attached(services, session_id, body.attachments),
             blobs=blobs,
-            options={**body.options, "history": msgspec.to_builtins(history)} if history else body.options,
+            options={**body.options, "history": msgspec.to_builtins(place.history)} if place.history else body.options,
         )
         try:
             async with services.requests.slot(principal):
@@ -95,15 +107,13 @@ async def start_turn(
             continue  # Another request has created the session meanwhile.
 
 
-def _check_sizes(
-    services: Services, body: MessageBody, history: Sequence[Message], history_files: Sequence[Attachment]
-) -> list[Blob]:
+def _check_sizes(services: Services, body: MessageBody, place: Place) -> list[Blob]:
     """Check the sizes of the texts and files, and return the files, each once. Raises HttpError 413."""
     settings = services.settings
-    text = len(body.message) + sum(len(message.content) for message in history)
+    text = len(body.message) + sum(len(message.content) for message in place.history)
     if text > settings.max_body_bytes or len(ascii_json(body.options)) > settings.max_body_bytes:
         raise body_too_large(settings.max_body_bytes)
-    blobs = [blob for file in (*body.attachments, *history_files) if (blob := file.blob) is not None]
+    blobs = [blob for file in (*body.attachments, *place.history_files) if (blob := file.blob) is not None]
     for blob in blobs:
         check_file_size(settings, len(blob.body), blob.name)
     if sum(len(blob.body) for blob in blobs) > settings.max_message_bytes:

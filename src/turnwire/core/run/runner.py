@@ -362,7 +362,7 @@ class TurnRunner:
         request is editable. Repeating a decision changes nothing. Raises ApprovalNotFoundError, ApprovalConflictError,
         InvalidReplyError, TurnNotWaitingError.
         """
-        await self._answer(
+        await self.answer(
             turn_id,
             DecisionAnswer(
                 call_id=call_id, approved=approved, reason=reason, by=by, args=args, edited_args=edited_args
@@ -386,16 +386,17 @@ class TurnRunner:
         answer = ReplyAnswer(
             question_id=question_id, value=None if declined else value, declined=declined, reason=reason, by=by
         )
-        await self._answer(turn_id, answer)
+        await self.answer(turn_id, answer)
 
     async def send_tool_result(self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False) -> None:
         """Record the result of a tool that the client has run; the turn continues when it has all answers.
 
         Raises ToolCallNotFoundError, ReplyConflictError, InvalidReplyError if it is too large, TurnNotWaitingError.
         """
-        await self._answer(turn_id, ClientResultAnswer(call_id=call_id, output=output, is_error=is_error))
+        await self.answer(turn_id, ClientResultAnswer(call_id=call_id, output=output, is_error=is_error))
 
-    async def _answer(self, turn_id: str, answer: Answer) -> None:
+    async def answer(self, turn_id: str, answer: Answer) -> None:
+        """Record an answer of any kind. Raises what `decide`, `reply` or `send_tool_result` raises."""
         if execution := self._worker.running.get(turn_id):
             await self._suspended.check(turn_id, answer)
             await execution.wait()  # The question is in the log, so the turn is just being suspended.

@@ -125,31 +125,21 @@ async def approve(
     body: ApprovalBody,
 ) -> Json:
     record = await services.store.find_turn(caller.principal, id)
-    await services.runner.decide(
-        record.id,
-        call_id,
-        approved=body.approved,
-        reason=body.reason,
-        by=caller.principal,
-        args=body.args,
-        edited_args=body.edited_args,
-    )
+    await services.runner.answer(record.id, body.answer(call_id, caller.principal))
     return await _snapshot(services, caller.principal, record.id)
 
 
 @router.post("/{id}/replies", summary="Answer a question that a turn waits for")
 async def reply(services: ServicesDep, caller: Approving, id: PathId, body: ReplyBody) -> Json:
     record = await services.store.find_turn(caller.principal, id)
-    await services.runner.reply(
-        record.id, body.question_id, body.value, declined=body.declined, reason=body.reason, by=caller.principal
-    )
+    await services.runner.answer(record.id, body.answer(caller.principal))
     return await _snapshot(services, caller.principal, record.id)
 
 
 @router.post("/{id}/tool-results", summary="Send the result of a tool that the client has run")
 async def send_tool_result(services: ServicesDep, caller: Writing, id: PathId, body: ToolResultBody) -> Json:
     record = await services.store.find_turn(caller.principal, id)
-    await services.runner.send_tool_result(record.id, body.call_id, body.output, is_error=body.is_error)
+    await services.runner.answer(record.id, body.answer())
     return await _snapshot(services, caller.principal, record.id)
 
 

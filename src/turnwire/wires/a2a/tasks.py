@@ -12,6 +12,7 @@ from turnwire.core.contracts.stores import TurnFilter, TurnStatus
 from turnwire.core.errors import BadCursorError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord
+from turnwire.core.people.suspension import Answer, DecisionAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.messages import parse_count
 from turnwire.server.request import Request
@@ -41,7 +42,6 @@ from turnwire.wires.a2a.messages import (
     PushParams,
     SendParams,
     SetPushParams,
-    TaskAnswers,
     TaskParams,
     prompt_body,
     read_answers,
@@ -49,6 +49,7 @@ from turnwire.wires.a2a.messages import (
 from turnwire.wires.a2a.push import CHANNEL, PushConfigs, PushSender, StoredConfig, check_address
 from turnwire.wires.a2a.resume import frame_point, snapshot_point
 from turnwire.wires.a2a.settings import A2aSettings
+from turnwire.wires.conversation import record_answers
 
 _MAX_COUNTED = 1_000
 
@@ -140,22 +141,14 @@ async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecor
         if not waiting and not questions:
             raise A2aError(UNSUPPORTED, "the task runs and waits for no message; send it with the contextId alone")
     answers = read_answers(sent, decides=bool(waiting), question=questions[0] if len(questions) == 1 else None)
-    await _record(call, record.id, answers, waiting)
-    return await call.find(task_id)
-
-
-async def _record(call: TaskCall, turn_id: str, answers: TaskAnswers, waiting: list[str]) -> None:
-    runner, person = call.services.runner, call.caller.principal
-    if answers.approvals or answers.replies:
-        call.caller.needs("approve")
-    for call_id, decision in _by_call(answers.approvals, waiting).items():
-        await runner.decide(turn_id, call_id, approved=decision.approved, reason=decision.reason, by=person)
-    for reply in answers.replies:
-        await runner.reply(
-            turn_id, reply.question_id, reply.value, declined=reply.declined, reason=reply.reason, by=person
-        )
-    for result in answers.tool_results:
-        await runner.send_tool_result(turn_id, result.call_id, result.output, is_error=result.is_error)
+    by = call.caller.principal
+    taken: list[Answer] = [
+        DecisionAnswer(call_id=call_id, approved=decision.approved, reason=decision.reason, by=by)
+        for call_id, decision in _by_call(answers.approvals, waiting).items()
+    ]
+    taken += [reply.answer(by) for reply in answers.replies]
+    taken += [result.answer() for result in answers.tool_results]
+    return await record_answers(call.services, call.caller, record, taken)
 
 
 def _by_call(decisions: list[CallDecision], waiting: list[str]) -> Mapping[str, CallDecision]:

@@ -3,7 +3,7 @@
 Turnwire's own message options are read from `forwardedProps`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Literal, cast
 
@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.turns import Message, ToolRequest
-from turnwire.server.attachments import Attachment, file_fields
+from turnwire.server.attachments import file_fields
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
+from turnwire.wires.conversation import ClientHistory, call_arguments
 from turnwire.wires.framing import omit_none
 
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer", "model_options")
@@ -209,25 +210,21 @@ def _file_fields(part: dict[str, Any]) -> dict[str, Any]:
     return {"digest": value if source.get("type") == "file" else source.get("id"), "name": name}
 
 
-def history_of(messages: list[ThreadMessage]) -> tuple[list[Message], list[Attachment]]:
-    """Return a conversation from elsewhere as an agent's history, without system messages and sub-agents.
-
-    The second value has its files.
-    """
+def history_of(messages: Sequence[ThreadMessage]) -> ClientHistory:
+    """Return a conversation from elsewhere as an agent's history, without system messages and sub-agents."""
     results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
-    files: list[Attachment] = []
-    return [entry for message in messages for entry in _history(message, results, files)], files
+    history = ClientHistory()
+    for message in messages:
+        if message.subagent_run_id is not None:
+            continue
+        if message.role == "user":
+            history.add_question(message.text, message.files)
+        elif message.role == "assistant":
+            history.messages += _answer(message, results)
+    return history
 
 
-def _history(message: ThreadMessage, results: dict[str | None, str], files: list[Attachment]) -> Iterator[Message]:
-    if message.subagent_run_id is not None:
-        return
-    if message.role == "user":
-        attached = [parse_fields(Attachment, fields) for fields in message.files]
-        files += attached
-        yield Message("user", message.text, attachments=tuple(file.described() for file in attached))
-    if message.role != "assistant":
-        return
+def _answer(message: ThreadMessage, results: dict[str | None, str]) -> Iterator[Message]:
     # Model providers refuse a call without a result.
     calls = tuple(
         ToolRequest(call.id, call.function.name, _arguments(call.function.arguments))
@@ -245,4 +242,4 @@ def _arguments(text: str) -> dict[str, Any]:
         args = msgspec.json.decode(text)
     except msgspec.DecodeError:
         args = None
-    return cast("dict[str, Any]", args) if isinstance(args, dict) else {"input": text}
+    return call_arguments(args if isinstance(args, dict) else text)

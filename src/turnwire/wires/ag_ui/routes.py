@@ -4,7 +4,6 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from turnwire.core.errors import TurnNotFoundError
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id, parse_json
 from turnwire.server.request import Request
@@ -12,12 +11,12 @@ from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
-from turnwire.server.turns import start_turn, stop_turns
-from turnwire.wires.ag_ui.conversation import answer, plan_for, turn_of
+from turnwire.server.turns import stop_turns
+from turnwire.wires.ag_ui.conversation import continue_run, start_run
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ag_ui.history import thread_json
-from turnwire.wires.ag_ui.messages import RunInput, StopBody, run_message_body
-from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number, read_runs
+from turnwire.wires.ag_ui.messages import RunInput, StopBody
+from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number
 
 
 async def run(names: RunNames, request: Request, services: Services) -> Stream:
@@ -29,54 +28,15 @@ async def run(names: RunNames, request: Request, services: Services) -> Stream:
     after = _last_event(request) or 0
     with services.streams.room(request.caller.principal):
         created = False
-        named = await _resume(names, request, services, body) if body.resume or body.results else None
+        named = await continue_run(services, request.caller, body)
         if named is None:
-            named, created = await _start(request, services, body)
+            named, created = await start_run(services, request.caller, body, request.idempotency_key)
+        else:
+            names.remember(request.caller.principal, named)
         wire = named.wire(body.thread_id or named.record.session_id, body.version)
         is_new = created and not after
         point = START if is_new else await find_in_run(services.store, named, wire, after)
         return _stream(request, services, named, wire, point)
-
-
-async def _start(request: Request, services: Services, body: RunInput) -> tuple[RunName, bool]:
-    """Return the run, and whether its turn was created."""
-    principal = request.caller.principal
-    plan = await plan_for(services, principal, body)
-    accepted = await start_turn(
-        services,
-        principal,
-        run_message_body(body, plan.on_busy),
-        request.idempotency_key,
-        parent=plan.parent,
-        restart=plan.restart,
-        history=plan.history,
-        history_files=plan.history_files,
-        channel="ag_ui",
-    )
-    return RunName(accepted.record, client_name=body.run_id or ""), accepted.created
-
-
-async def _resume(names: RunNames, request: Request, services: Services, body: RunInput) -> RunName | None:
-    """Take what a turn waits for, and return the run that follows; None if there is nothing to take."""
-    if body.resume:
-        request.caller.needs("approve")
-    principal, store = request.caller.principal, services.store
-    turn_id = turn_of(body.resume or [], body.results)
-    if turn_id is None:
-        return None
-    record = await store.find_turn(principal, turn_id)
-    if body.thread_id is not None:
-        session = await store.find_session(principal, body.thread_id)
-        if session.id != record.session_id:
-            raise TurnNotFoundError(record.id)
-    log = await read_runs(store, record.id, AgUi(version=body.version))
-    number = await answer(services, request.caller, record, log, body)
-    if number is None:
-        return None
-    record = await store.find_turn(principal, record.id)
-    named = RunName(record, number, body.run_id or "", body.parent_run_id or "")
-    names.remember(principal, named)
-    return named
 
 
 async def read(names: RunNames, request: Request, services: Services) -> Stream | None:

@@ -8,86 +8,51 @@ import hashlib
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct, field
 
-from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
 from turnwire.core.ids import is_own_id
-from turnwire.core.log.turns import Message, Step, TurnRecord
-from turnwire.server.attachments import Attachment
+from turnwire.core.log.turns import Step, TurnRecord
+from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, find_start, void_of
-from turnwire.server.turns import on_busy_for, start_turn, turn_state
+from turnwire.server.turns import Place, last_turns, on_busy_for, start_turn, turn_state
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.frames import chunk
-from turnwire.wires.ai_sdk.messages import (
-    ApprovalPart,
-    ChatBody,
-    UIMessage,
-    UIPart,
-    chat_message_body,
-    history_of,
-)
+from turnwire.wires.ai_sdk.messages import ApprovalPart, ChatBody, UIMessage, UIPart, chat_message_body, history_of
 from turnwire.wires.ai_sdk.resume import find_answer, parse_run_id
-from turnwire.wires.framing import known_call_id
+from turnwire.wires.conversation import MAX_TURNS, find_turn_in, kept_messages, record_answers
+from turnwire.wires.framing import known_call_id, omit_none
 
-_MAX_TURNS = 200
-
-
-class ChatPlan(Struct, frozen=True, kw_only=True):
-    """The plan for a message: the turn that it joins, or a new one.
-
-    With `restart` the new turn continues none, though it is not the first of its session. `options` go to the agent.
-    """
-
-    joins: TurnRecord | None = None
-    session_id: str | None = None
-    parent: TurnRecord | None = None
-    restart: bool = False
-    history: list[Message] = field(default_factory=list[Message])
-    history_files: list[Attachment] = field(default_factory=list[Attachment])
-    on_busy: OnBusy = "enqueue"
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
-    key: str | None = None
+# Turns of a chat, over HTTP and on a socket
 
 
-async def plan_for(services: Services, principal: str, body: ChatBody) -> ChatPlan:
-    session_id = await _session_of(services, principal, body)
-    turns: list[TurnRecord] = []
-    if session_id is not None:
-        turns = await services.store.list_turns(principal, session_id=session_id, limit=_MAX_TURNS)
-    message, regenerates = body.question, body.trigger == "regenerate-message"
-    replaced = _replaced(body, message, turns)
-    if regenerates and replaced and replaced.id != body.message_id and _is_regenerating(replaced):
-        return ChatPlan(joins=replaced)
-    parent = await _parent_of(services, principal, body, replaced, turns)
-    options: dict[str, Any] = {}
-    if message.id:
-        options["message_id"] = message.id
-    if regenerates and replaced:
-        options["regenerates"] = replaced.id
-    history, history_files = ([], []) if turns else _client_history(services, body)
-    return ChatPlan(
-        session_id=body.id or session_id,
-        parent=parent,
-        restart=replaced is not None and parent is None,
-        history=history,
-        history_files=history_files,
-        on_busy=body.on_busy or ("interrupt" if replaced else on_busy_for(services, turns)),
-        options=options,
-        key=_key(body.id or session_id, message, regenerates, replaced),
+async def start_chat(
+    services: Services, caller: Caller, body: ChatBody, key: str | None
+) -> tuple[TurnRecord, ResumePoint]:
+    """Start the turn that answers a message, or join the one that does already; return it and its start."""
+    principal, question = caller.principal, body.question
+    session_id = body.id or await _session_of(services, principal, body)
+    turns = await last_turns(services, principal, session_id, MAX_TURNS)
+    replaced = _replaced(body, turns)
+    regenerated = replaced if body.regenerates else None
+    if regenerated and regenerated.id != body.message_id and _is_regenerating(regenerated):
+        return regenerated, ResumePoint(void=await void_of(services.store, regenerated.id))
+    options = omit_none(message_id=question.id or None, regenerates=regenerated.id if regenerated else None)
+    on_busy = body.on_busy or ("interrupt" if replaced else on_busy_for(services, turns))
+    accepted = await start_turn(
+        services,
+        principal,
+        chat_message_body(body, session_id, on_busy, options),
+        key or _key(session_id, body, regenerated),
+        place=await _place(services, principal, body, turns, replaced),
     )
+    return accepted.record, await find_start(services.store, accepted)
 
 
 async def _session_of(services: Services, principal: str, body: ChatBody) -> str | None:
-    """Return the session of the chat, which may be named only by an answer of ours; None if it is new."""
-    if body.id is not None:
-        try:
-            return (await services.store.find_session(principal, body.id)).id
-        except SessionNotFoundError:
-            return None
+    """Return the session of a chat without an id, by an answer of ours in it; None if it is new."""
     for message in reversed(body.all_messages):
         if message.role == "assistant" and message.id and is_own_id(message.id):
             try:
@@ -97,13 +62,13 @@ async def _session_of(services: Services, principal: str, body: ChatBody) -> str
     return None
 
 
-def _replaced(body: ChatBody, message: UIMessage, turns: list[TurnRecord]) -> TurnRecord | None:
+def _replaced(body: ChatBody, turns: list[TurnRecord]) -> TurnRecord | None:
     """Return the turn whose answer is regenerated, or whose message was edited."""
-    regenerates = body.trigger == "regenerate-message"
-    if not regenerates and (body.message_id is None or body.message_id != message.id):
+    question = body.question
+    if not body.regenerates and (body.message_id is None or body.message_id != question.id):
         return None
-    named = next((turn for turn in turns if regenerates and turn.id == body.message_id), None)
-    return named or _answer_to(message, turns)
+    named = next((turn for turn in turns if body.regenerates and turn.id == body.message_id), None)
+    return named or _answer_to(question, turns)
 
 
 def _answer_to(message: UIMessage, turns: list[TurnRecord]) -> TurnRecord | None:
@@ -119,147 +84,31 @@ def _is_regenerating(turn: TurnRecord) -> bool:
     return turn.phase != "ended" and "regenerates" in turn.options
 
 
-async def _parent_of(
-    services: Services, principal: str, body: ChatBody, replaced: TurnRecord | None, turns: list[TurnRecord]
-) -> TurnRecord | None:
+async def _place(
+    services: Services, principal: str, body: ChatBody, turns: list[TurnRecord], replaced: TurnRecord | None
+) -> Place:
+    """Return the place of a message: instead of the replaced turn, after the newest known message, or in a new chat."""
+    earlier = body.all_messages[:-1]
     if replaced is not None:
-        parent = replaced.parent_turn_id
-        return await services.store.find_turn(principal, parent) if parent else None
+        parent_id = replaced.parent_turn_id
+        parent = await services.store.find_turn(principal, parent_id) if parent_id else None
+        return Place(parent=parent, restart=parent is None)
+    if not turns:
+        return history_of(kept_messages(services, earlier)).place
     by_id = {turn.id: turn for turn in turns}
-    for message in reversed(body.all_messages[:-1]):
-        turn = by_id.get(message.id or "") if message.role == "assistant" else _answer_to(message, turns)
-        if turn is not None:
-            return turn
-    return None
+    found = (
+        by_id.get(each.id or "") if each.role == "assistant" else _answer_to(each, turns) for each in earlier[::-1]
+    )
+    return Place(parent=next(filter(None, found), None))
 
 
-def _client_history(services: Services, body: ChatBody) -> tuple[list[Message], list[Attachment]]:
-    """Return the client's earlier messages and their files, which a new session keeps from its first turn on."""
-    limit = 2 * services.settings.history_turns
-    return history_of(body.all_messages[:-1][-limit:]) if limit else ([], [])
-
-
-def _key(chat: str | None, message: UIMessage, regenerates: bool, replaced: TurnRecord | None) -> str | None:
+def _key(chat: str | None, body: ChatBody, regenerated: TurnRecord | None) -> str | None:
     """Return an idempotency key that is equal for a repeated request."""
-    if not message.id:
+    question = body.question
+    if not question.id:
         return None
-    if regenerates and replaced:
-        parts = ["again", replaced.id]
-    else:
-        parts = ["submit", message.id, message.text, regenerates]
+    parts = ["again", regenerated.id] if regenerated else ["submit", question.id, question.text, body.regenerates]
     return "ai_sdk:" + hashlib.sha256(msgspec.json.encode([chat, *parts])).hexdigest()
-
-
-# Answers
-
-_EXACT, _LARGEST = 2**53, 2**1023
-
-
-async def answer(services: Services, caller: Caller, record: TurnRecord, message: UIMessage) -> set[str]:
-    """Take the answers in a message: decisions, and outputs of the client's tools and of questions.
-
-    Return the ids of the calls and questions. Repeating answers changes nothing. Raises the errors of
-    `TurnRunner.decide`, `reply` and `send_tool_result`, HttpError 422.
-    """
-    state = await turn_state(services.store, record)
-    steps = {step.id: step for step in state.steps if step.kind == "tool"}
-    questions = {question.id: question for question in state.questions}
-    answered: set[str] = set()
-    for part in message.parts:
-        if (decision := part.decision) is not None:
-            call_id = known_call_id(decision.id, steps) or decision.id
-            await _decide(services, caller, record, steps.get(call_id), part, decision, call_id)
-            answered.add(call_id)
-        elif part.has_output and (question := questions.get(part.call_id or "")):
-            if question.state == "open":
-                await _reply(services, caller, record, question.id, part)
-            answered.add(question.id)
-        elif part.has_output and (call_id := known_call_id(part.call_id or "", steps)) is not None:
-            step = steps[call_id]
-            if step.runs_on != "client":
-                continue
-            if step.state == "running":
-                is_error = part.state == "output-error"
-                output = part.error_text if is_error else part.output
-                await services.runner.send_tool_result(record.id, call_id, output, is_error=is_error)
-            answered.add(call_id)
-    if not answered:
-        raise HttpError(422, "invalid_request", "messages: the turn waits for no answer in the last message")
-    return answered
-
-
-async def _decide(
-    services: Services,
-    caller: Caller,
-    record: TurnRecord,
-    step: Step | None,
-    part: UIPart,
-    decision: ApprovalPart,
-    call_id: str,
-) -> None:
-    if decision.approved is None:
-        raise HttpError(422, "invalid_request", "approval: `approved` must be true or false")
-    caller.needs("approve")
-    args, edited = step.args if step else None, None
-    if _as_shown(args) != _as_shown(part.input):
-        # A changed input edits the arguments, if the call is editable; otherwise the person saw other arguments.
-        args, edited = (None, part.input) if step and step.editable else (part.input, None)
-    await services.runner.decide(
-        record.id,
-        call_id,
-        approved=decision.approved,
-        reason=decision.reason,
-        by=caller.principal,
-        args=args,
-        edited_args=edited,
-    )
-
-
-async def _reply(services: Services, caller: Caller, record: TurnRecord, question_id: str, part: UIPart) -> None:
-    caller.needs("approve")
-    declined = part.state == "output-error"
-    await services.runner.reply(
-        record.id,
-        question_id,
-        None if declined else part.output,
-        declined=declined,
-        reason=(part.error_text or "")[:2_000] or None if declined else None,
-        by=caller.principal,
-    )
-
-
-def _as_shown(value: Any) -> Any:
-    """Return a value as JavaScript reads it: the client shows large numbers rounded, and sends them back so."""
-    if isinstance(value, dict):
-        return {name: _as_shown(item) for name, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_as_shown(item) for item in cast("list[Any]", value)]
-    is_large = isinstance(value, int) and not isinstance(value, bool) and _EXACT < abs(value) < _LARGEST
-    return float(value) if is_large else value
-
-
-# Turns of a chat, over HTTP and on a socket
-
-
-async def start_chat(
-    services: Services, caller: Caller, body: ChatBody, key: str | None
-) -> tuple[TurnRecord, ResumePoint]:
-    """Start the turn that answers a message, or join the one that does already; return it and its start."""
-    plan = await plan_for(services, caller.principal, body)
-    if plan.joins is not None:
-        return plan.joins, ResumePoint(void=await void_of(services.store, plan.joins.id))
-    message = chat_message_body(body, plan.session_id, plan.on_busy, plan.options)
-    accepted = await start_turn(
-        services,
-        caller.principal,
-        message,
-        key or plan.key,
-        parent=plan.parent,
-        restart=plan.restart,
-        history=plan.history,
-        history_files=plan.history_files,
-    )
-    return accepted.record, await find_start(services.store, accepted)
 
 
 async def continue_chat(
@@ -269,14 +118,10 @@ async def continue_chat(
 
     The point is None if the turn still waits for answers that the client has yet to send.
     """
-    record = await services.store.find_turn(caller.principal, message.id or "")
-    if body.id is not None:
-        session = await services.store.find_session(caller.principal, body.id)
-        if session.id != record.session_id:
-            raise TurnNotFoundError(record.id)
-    answered = await answer(services, caller, record, message)
-    point = await find_answer(services.store, record.id, wire, answered)
-    return await services.store.find_turn(caller.principal, record.id), point
+    record = await find_turn_in(services, caller, message.id or "", body.id)
+    answers, answered = await _read_answers(services, caller, record, message)
+    record = await record_answers(services, caller, record, answers)
+    return record, await find_answer(services.store, record.id, wire, answered)
 
 
 def still_waiting(turn_id: str) -> list[bytes]:
@@ -308,10 +153,83 @@ async def find_run(services: Services, caller: Caller, name: str) -> tuple[TurnR
     """
     try:
         turns, first = await find_runs(services, caller, name)
-        if not turns:
-            session = await services.store.find_session(caller.principal, name)
-            newest = await services.store.list_turns(caller.principal, session_id=session.id, limit=1)
-            turns = [turn for turn in newest if turn.first_kept == 1]
     except SessionNotFoundError:
         return None
+    if not turns:
+        newest = await last_turns(services, caller.principal, name, limit=1)
+        turns = [turn for turn in newest if turn.first_kept == 1]
     return (turns[-1], first) if turns else None
+
+
+# Answers
+
+_EXACT, _LARGEST = 2**53, 2**1023
+
+
+async def _read_answers(
+    services: Services, caller: Caller, record: TurnRecord, message: UIMessage
+) -> tuple[list[Answer], set[str]]:
+    """Return the answers in a message that the turn still needs, and the ids of all calls and questions it answers.
+
+    They are decisions, and outputs of the client's tools and of questions. Raises HttpError 422.
+    """
+    state = await turn_state(services.store, record)
+    steps = {step.id: step for step in state.steps if step.kind == "tool"}
+    questions = {question.id: question for question in state.questions}
+    answers: list[Answer] = []
+    answered: set[str] = set()
+    for part in message.parts:
+        call_id = part.call_id or ""
+        if (decision := part.decision) is not None:
+            call_id = known_call_id(decision.id, steps) or decision.id
+            answers.append(_decision(steps.get(call_id), call_id, part, decision, caller.principal))
+        elif not part.has_output:
+            continue
+        elif call_id in questions:
+            if questions[call_id].state == "open":
+                answers.append(_reply(call_id, part, caller.principal))
+        elif (known := known_call_id(call_id, steps)) is not None and steps[known].runs_on == "client":
+            call_id = known
+            if steps[known].state == "running":
+                answers.append(_result(known, part))
+        else:
+            continue
+        answered.add(call_id)
+    if not answered:
+        raise HttpError(422, "invalid_request", "messages: the turn waits for no answer in the last message")
+    return answers, answered
+
+
+def _decision(step: Step | None, call_id: str, part: UIPart, decision: ApprovalPart, by: str) -> DecisionAnswer:
+    if decision.approved is None:
+        raise HttpError(422, "invalid_request", "approval: `approved` must be true or false")
+    args, edited = step.args if step else None, None
+    if _as_shown(args) != _as_shown(part.input):
+        # A changed input edits the arguments, if the call is editable; otherwise the person saw other arguments.
+        args, edited = (None, part.input) if step and step.editable else (part.input, None)
+    reason = decision.reason
+    return DecisionAnswer(
+        call_id=call_id, approved=decision.approved, reason=reason, by=by, args=args, edited_args=edited
+    )
+
+
+def _reply(question_id: str, part: UIPart, by: str) -> ReplyAnswer:
+    if part.state != "output-error":
+        return ReplyAnswer(question_id=question_id, value=part.output, by=by)
+    reason = (part.error_text or "")[:2_000] or None
+    return ReplyAnswer(question_id=question_id, declined=True, reason=reason, by=by)
+
+
+def _result(call_id: str, part: UIPart) -> ClientResultAnswer:
+    is_error = part.state == "output-error"
+    return ClientResultAnswer(call_id=call_id, output=part.error_text if is_error else part.output, is_error=is_error)
+
+
+def _as_shown(value: Any) -> Any:
+    """Return a value as JavaScript reads it: the client shows large numbers rounded, and sends them back so."""
+    if isinstance(value, dict):
+        return {name: _as_shown(item) for name, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_as_shown(item) for item in cast("list[Any]", value)]
+    is_large = isinstance(value, int) and not isinstance(value, bool) and _EXACT < abs(value) < _LARGEST
+    return float(value) if is_large else value

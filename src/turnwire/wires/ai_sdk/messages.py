@@ -1,7 +1,7 @@
 """The request bodies of the AI SDK's clients: a chat and its messages, with the options of every other route."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.turns import Message, ToolRequest
-from turnwire.server.attachments import Attachment, file_fields
+from turnwire.server.attachments import file_fields
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import allows_origin, is_from_own_page
 from turnwire.server.messages import ClientId, ClientTools, Grace, ModelOptionsBody, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
+from turnwire.wires.conversation import ClientHistory, call_arguments
 from turnwire.wires.framing import omit_none, text_or_json
 
 _TOOL = "tool-"
@@ -133,9 +134,13 @@ class ChatBody(BaseModel):
         return [*self.messages, self.message] if self.message else self.messages
 
     @property
+    def regenerates(self) -> bool:
+        return self.trigger == "regenerate-message"
+
+    @property
     def answered_message(self) -> UIMessage | None:
         """Return the message with the answers that a turn waits for: the last, or the one that `messageId` names."""
-        if self.trigger == "regenerate-message":
+        if self.regenerates:
             return None
         messages = self.all_messages
         named = (message for message in messages if message.id == self.message_id and message.has_answers)
@@ -192,32 +197,26 @@ def _named_tool(name: str, tool: Any) -> Any:
     return omit_none(name=name, description=fields.get("description"), parameters=parameters)
 
 
-def history_of(messages: list[UIMessage]) -> tuple[list[Message], list[Attachment]]:
-    """Return a conversation from elsewhere as an agent's history, without system messages, and its files."""
-    files: list[Attachment] = []
-    return [entry for message in messages for entry in _history(message, files)], files
+def history_of(messages: Sequence[UIMessage]) -> ClientHistory:
+    """Return a conversation from elsewhere as an agent's history, without system messages."""
+    history = ClientHistory()
+    for message in messages:
+        if message.role == "user":
+            history.add_question(message.text, message.files)
+        elif message.role == "assistant":
+            history.messages += _answer(message)
+    return history
 
 
-def _history(message: UIMessage, files: list[Attachment]) -> Iterator[Message]:
-    if message.role == "system":
-        return
-    if message.role == "user":
-        attached = [parse_fields(Attachment, fields) for fields in message.files]
-        files += attached
-        yield Message("user", message.text, attachments=tuple(file.described() for file in attached))
-        return
+def _answer(message: UIMessage) -> Iterator[Message]:
     ended = [part for part in message.parts if part.tool and part.call_id and (part.state or "").startswith("output-")]
     if ended:
-        calls = tuple(ToolRequest(part.call_id or "", part.tool or "", _arguments(part.input)) for part in ended)
+        calls = tuple(ToolRequest(part.call_id or "", part.tool or "", call_arguments(part.input)) for part in ended)
         yield Message("assistant", "", tool_calls=calls)
         for part in ended:
             yield Message("tool", _result(part), call_id=part.call_id)
     if message.text or not ended:
         yield Message("assistant", message.text)
-
-
-def _arguments(args: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", args) if isinstance(args, dict) else {"input": args}
 
 
 def _result(part: UIPart) -> str:

@@ -20,6 +20,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json, begins_wait, time_text
 from turnwire.core.log.follow import follow
 from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
+from turnwire.core.people.suspension import DecisionAnswer, ReplyAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.messages import MessageBody, check_id, parse_fields
@@ -214,13 +215,9 @@ class McpService:
     async def _decide(self, call: _Call) -> CallResult:
         arguments: DecideArguments = call.arguments(DecideArguments)
         record = await self._find_turn(call, arguments.turn_id)
-        await self._services.runner.decide(
-            record.id,
-            arguments.call_id,
-            approved=arguments.approve,
-            reason=arguments.reason,
-            by=call.caller.principal,
-        )
+        by = call.caller.principal
+        answer = DecisionAnswer(call_id=arguments.call_id, approved=arguments.approve, reason=arguments.reason, by=by)
+        await self._services.runner.answer(record.id, answer)
         return await self._turn_result(call, record)
 
     async def _list_sessions(self, call: _Call) -> CallResult:
@@ -323,25 +320,10 @@ class McpService:
         call.caller.needs("approve")
         if answer.action == "cancel":
             return False
-        content: dict[str, Any] = {**(answer.content or {})}
         state = await self._current_state(call, record)
         question = next((question for question in state.questions if question.id == call_id), None)
-        if question is not None:
-            declined = answer.action == "decline"
-            value = None if declined else question_value(question, content)
-            await self._services.runner.reply(
-                record.id, question.id, value, declined=declined, by=call.caller.principal
-            )
-            return True
-        reason = content.get("reason")
-        await self._services.runner.decide(
-            record.id,
-            call_id,
-            approved=answer.action == "accept" and content.get("approve") is True,
-            reason=reason if isinstance(reason, str) and reason else None,
-            by=call.caller.principal,
-            args=shown,
-        )
+        taken = _decision_of(call, call_id, shown, answer) if question is None else _reply_of(call, question, answer)
+        await self._services.runner.answer(record.id, taken)
         return True
 
     async def _watch(self, call: _Call, record: TurnRecord, after: int, deadline: float) -> None:
@@ -453,6 +435,19 @@ def can_elicit(context: Context) -> bool:
     if elicitation is None or (elicitation.url is not None and elicitation.form is None):
         return False
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS or context.session.can_send_request
+
+
+def _decision_of(call: _Call, call_id: str, shown: dict[str, Any] | None, answer: types.ElicitResult) -> DecisionAnswer:
+    content = answer.content or {}
+    approved, reason = answer.action == "accept" and content.get("approve") is True, content.get("reason")
+    reason = reason if isinstance(reason, str) and reason else None
+    return DecisionAnswer(call_id=call_id, approved=approved, reason=reason, by=call.caller.principal, args=shown)
+
+
+def _reply_of(call: _Call, question: Question, answer: types.ElicitResult) -> ReplyAnswer:
+    declined = answer.action == "decline"
+    value = None if declined else question_value(question, {**(answer.content or {})})
+    return ReplyAnswer(question_id=question.id, value=value, declined=declined, by=call.caller.principal)
 
 
 def _decision_request(step: Step) -> types.ElicitRequest:

@@ -9,11 +9,13 @@ from typing import Any
 from turnwire.core.errors import AgentNotFoundError, ModelOptionNotTakenError, TurnNotFoundError
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import Message, TurnRecord
+from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
 from turnwire.server.services import Services
-from turnwire.server.turns import last_turns, start_turn
+from turnwire.server.turns import Place, last_turns, start_turn
+from turnwire.wires.conversation import missing_answers, record_answers
 from turnwire.wires.openai.chat.encoder import parse_call_id
 from turnwire.wires.openai.messages import (
     ApprovalItem,
@@ -77,20 +79,11 @@ async def begin_response(
     before = await _turn_before(services, caller, body)
     if conversation.approvals or conversation.results:
         return (*await _answer(services, caller, before, conversation), False)
-    history = conversation.history if before is None else ()
     form = "mcp_call" if "mcp_call" in (body.include or ()) else services.settings.of(OpenAISettings).server_calls
     prompt = _prompt(body, conversation, agent, before, {SERVER_CALLS: form} if form == "mcp_call" else {})
-    parent = before if body.previous_response_id else None
+    place = Place(parent=before if body.previous_response_id else None) if before else conversation.place
     try:
-        accepted = await start_turn(
-            services,
-            caller.principal,
-            prompt,
-            idempotency_key,
-            parent=parent,
-            history=history,
-            history_files=conversation.history_files if history else (),
-        )
+        accepted = await start_turn(services, caller.principal, prompt, idempotency_key, place=place)
     except ModelOptionNotTakenError as error:
         raise option_not_taken(error, body) from None
     return accepted.record, OpenAIResponses(accepted.record.options), accepted.created
@@ -217,8 +210,6 @@ async def take_answers(
 
     Raises HttpError, ApprovalConflictError, ReplyConflictError, TurnNotWaitingError.
     """
-    if decisions:
-        caller.needs("approve")
     fold = await fold_log(services.store, record.id)
     undecided = [request.call_id for request in fold.undecided]
     open_ids = [*undecided, *(call.call_id for call in fold.open_client_calls)]
@@ -228,14 +219,11 @@ async def take_answers(
     for call_id in outputs:
         if fold.client_call(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}, and no such call of your functions")
-    answered = {*decisions, *outputs}
-    missing = [call_id for call_id in open_ids if call_id not in answered]
-    if missing and len(missing) < len(open_ids):  # With none answered it is a repeated request.
+    if missing := missing_answers(open_ids, {*decisions, *outputs}):
         raise invalid(param, f"answer everything that is open at once; missing: {', '.join(map(repr, missing))}")
-    for call_id, output in outputs.items():
-        await services.runner.send_tool_result(record.id, call_id, output)
-    for call_id, approval in decisions.items():
-        await services.runner.decide(
-            record.id, call_id, approved=approval.approved, reason=approval.reason, by=caller.principal
-        )
-    return await services.store.find_turn(caller.principal, record.id)
+    answers: list[Answer] = [ClientResultAnswer(call_id=call_id, output=output) for call_id, output in outputs.items()]
+    answers += [
+        DecisionAnswer(call_id=call_id, approved=approval.approved, reason=approval.reason, by=caller.principal)
+        for call_id, approval in decisions.items()
+    ]
+    return await record_answers(services, caller, record, answers)

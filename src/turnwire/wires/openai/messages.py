@@ -16,6 +16,7 @@ from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json
+from turnwire.server.turns import Place
 from turnwire.wires.openai.chat.encoder import parse_call_id
 
 _STATUSES = {
@@ -281,6 +282,11 @@ class ClientConversation(Struct, frozen=True, kw_only=True):
     instructions: tuple[str, ...] = ()
     approvals: tuple[ApprovalItem, ...] = ()
     results: tuple[Message, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """Return the place of the message in a new session, which keeps the earlier messages."""
+        return Place(history=self.history, history_files=self.history_files)
 
 
 def read_input(value: Any) -> ClientConversation:

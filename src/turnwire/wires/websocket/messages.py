@@ -1,9 +1,12 @@
 """The client's messages: JSON objects with a `type`, and an `id` of the client's that the answer repeats."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from turnwire.core.people.suspension import Answer
 from turnwire.server.messages import NO_NUL, ApprovalBody, ClientId, MessageBody, ReplyBody, ToolResultBody
 
 MessageId = Annotated[str, StringConstraints(max_length=128)] | int | None
@@ -35,13 +38,36 @@ class FollowMessage(TurnMessage):
     epoch: int | None = Field(None, ge=0, lt=10**15)
 
 
-class ApproveMessage(TurnMessage, ApprovalBody):
+class AnswerMessage(TurnMessage, ABC):
+    """An answer that the turn waits for."""
+
+    @abstractmethod
+    def to_answer(self, by: str) -> Answer: ...
+
+
+class ApproveMessage(AnswerMessage, ApprovalBody):
     call_id: Annotated[str, StringConstraints(max_length=256)]
 
+    def to_answer(self, by: str) -> Answer:
+        return self.answer(self.call_id, by)
 
-class ReplyMessage(TurnMessage, ReplyBody):
+
+class ReplyMessage(AnswerMessage, ReplyBody):
     model_config = ConfigDict(extra="ignore")
 
+    def to_answer(self, by: str) -> Answer:
+        return self.answer(by)
 
-class ToolResultMessage(TurnMessage, ToolResultBody):
+
+class ToolResultMessage(AnswerMessage, ToolResultBody):
     model_config = ConfigDict(extra="ignore")
+
+    def to_answer(self, by: str) -> Answer:
+        return self.answer()
+
+
+ANSWERS: Mapping[str, type[AnswerMessage]] = {
+    "approve": ApproveMessage,
+    "reply": ReplyMessage,
+    "tool_result": ToolResultMessage,
+}

@@ -18,15 +18,15 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint
 from turnwire.server.streams.socket import SocketHandler, lines
 from turnwire.server.turns import is_in_log, start_turn
+from turnwire.wires.conversation import record_answers
 from turnwire.wires.websocket.encoder import WebSocket, message
 from turnwire.wires.websocket.messages import (
-    ApproveMessage,
+    ANSWERS,
+    AnswerMessage,
     ClientMessage,
     FollowMessage,
     MessageId,
-    ReplyMessage,
     StartMessage,
-    ToolResultMessage,
     TurnMessage,
 )
 
@@ -55,12 +55,8 @@ class TurnSocket(SocketHandler):
                 await self.perform(message_id, self._unfollow(message_id, data))
             case "cancel":
                 await self.perform_later(message_id, self._cancel(message_id, data))
-            case "approve":
-                await self.perform_later(message_id, self._approve(message_id, data))
-            case "reply":
-                await self.perform_later(message_id, self._reply(message_id, data))
-            case "tool_result":
-                await self.perform_later(message_id, self._send_tool_result(message_id, data))
+            case "approve" | "reply" | "tool_result" as kind:
+                await self.perform_later(message_id, self._answer(message_id, ANSWERS[kind], data))
 
     async def _start(self, message_id: MessageId, data: str | bytes) -> None:
         """Start a turn, or join the one that its id or key names, and follow it."""
@@ -110,37 +106,12 @@ class TurnSocket(SocketHandler):
         await self.services.runner.cancel(record.id)
         self._accept(message_id, await self._find(record.id))
 
-    async def _approve(self, message_id: MessageId, data: str | bytes) -> None:
-        self.caller.needs("approve")
-        body = parse_json(ApproveMessage, data, "message")
-        record = await self._find(body.turn_id)
-        await self.services.runner.decide(
-            record.id,
-            body.call_id,
-            approved=body.approved,
-            reason=body.reason,
-            by=self.caller.principal,
-            args=body.args,
-            edited_args=body.edited_args,
-        )
-        self._accept(message_id, await self._find(record.id))
-
-    async def _reply(self, message_id: MessageId, data: str | bytes) -> None:
-        self.caller.needs("approve")
-        body = parse_json(ReplyMessage, data, "message")
-        record = await self._find(body.turn_id)
-        by = self.caller.principal
-        await self.services.runner.reply(
-            record.id, body.question_id, body.value, declined=body.declined, reason=body.reason, by=by
-        )
-        self._accept(message_id, await self._find(record.id))
-
-    async def _send_tool_result(self, message_id: MessageId, data: str | bytes) -> None:
-        self.caller.needs("write")
-        body = parse_json(ToolResultMessage, data, "message")
-        record = await self._find(body.turn_id)
-        await self.services.runner.send_tool_result(record.id, body.call_id, body.output, is_error=body.is_error)
-        self._accept(message_id, await self._find(record.id))
+    async def _answer(self, message_id: MessageId, model: type[AnswerMessage], data: str | bytes) -> None:
+        """Take what a turn waits for: a decision, a reply, or the result of a tool of the client."""
+        body = parse_json(model, data, "message")
+        answers = [body.to_answer(self.caller.principal)]
+        record = await record_answers(self.services, self.caller, await self._find(body.turn_id), answers)
+        self._accept(message_id, record)
 
     async def _find(self, turn_id: str) -> TurnRecord:
         return await self.services.store.find_turn(self.caller.principal, turn_id)

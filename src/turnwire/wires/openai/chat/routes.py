@@ -16,7 +16,7 @@ from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint, find_last_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
-from turnwire.server.turns import settled_turn, start_turn
+from turnwire.server.turns import LAST_PLACE, settled_turn, start_turn
 from turnwire.wires.framing import TURN_FAILED
 from turnwire.wires.openai.chat.encoder import OpenAIChat, completion, is_cut_off, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
@@ -113,8 +113,7 @@ async def _begin(
             request.caller.principal,
             interrupting(prompt, before),
             request.idempotency_key,
-            history=() if before else conversation.history,
-            history_files=() if before else conversation.history_files,
+            place=LAST_PLACE if before else conversation.place,
         )
     except ModelOptionNotTakenError as error:
         raise option_not_taken(error, body) from None
