@@ -24,7 +24,6 @@ from tests.contracts.agent_cases.google_adk import run_agent, sdk_model
 from tests.contracts.turns import BOUND
 from tests.core.desk import (
     completed_answer,
-    failure,
     lose_worker,
     open_actor_desk,
     wait_for_events,
@@ -157,7 +156,7 @@ async def test_paths_of_parallel_agents_are_released_at_the_end_of_the_turn(
         leave_agent(path)
 
     monkeypatch.setattr("turnwire.agents.google_adk.events.enter_agent", enter)
-    monkeypatch.setattr("turnwire.agents.google_adk.events.leave_agent", leave)
+    monkeypatch.setattr("turnwire.agents.run_recorder.leave_agent", leave)
     both = ParallelAgent(name="Both", sub_agents=[llm_agent(model, "Ann"), llm_agent(model, "Bob")])
     model_server.plan(says("Yes."), says("Yes."))
     events = await whole_turn(both)
@@ -254,8 +253,9 @@ async def test_state_of_a_finished_tool_is_there_after_a_crash(model: Gemini, mo
 # Approvals
 
 
+@pytest.mark.parametrize("approved", [True, False])
 async def test_tool_that_asks_for_confirmation_itself_gives_the_reason(
-    model: Gemini, model_server: ScriptedModel
+    model: Gemini, model_server: ScriptedModel, approved: bool
 ) -> None:
     sent: list[str] = []
 
@@ -272,26 +272,37 @@ async def test_tool_that_asks_for_confirmation_itself_gives_the_reason(
         turn = await desk.start("Write")
         await wait_for_request(desk, turn, "call_1")
         await wait_until_suspended(desk, turn)
-        await desk.runner.decide(turn.id, "call_1", approved=True)
+        await desk.runner.decide(turn.id, "call_1", approved=approved, reason="no strangers")
         assert await completed_answer(desk, turn) == "Done."
         events = await desk.events(turn)
     assert [request.reason for request in only(events, ApprovalRequestEvent)] == ["bob is a stranger"]
-    assert [result.result for result in only(events, ToolResultEvent)] == ["sent to bob"]
-    assert sent == ["bob"]
+    (result,) = only(events, ToolResultEvent)
+    assert result.success is approved
+    assert result.result == "sent to bob" if approved else "no strangers" in result.result
+    assert sent == (["bob"] if approved else [])
 
 
 @SDK_WARNS
-async def test_approval_in_an_agent_tool_fails_and_says_why(model: Gemini, model_server: ScriptedModel) -> None:
+async def test_approval_in_an_agent_tool_suspends_the_turn(model: Gemini, model_server: ScriptedModel) -> None:
+    sent: list[str] = []
+
     async def send(to: str) -> str:
         """Send a letter."""
-        raise AssertionError("it was not approved")
+        sent.append(to)
+        return "sent"
 
     clerk = llm_agent(model, "Clerk", description="Writes.", tools=[FunctionTool(send, require_confirmation=True)])
     model_server.plan(calls(("Clerk", {"request": "Write to Bob."})), calls(("send", {"to": "bob"}), ids=["w1"]))
+    model_server.plan(says("I have written."), says("He has written."))
     agent = as_agent(llm_agent(model, tools=[AgentTool(clerk)]))
     async with open_actor_desk(MemoryStore(), agent) as desk:
-        error = await failure(desk, await desk.start("Write"))
-    assert "sub_agents" in error.error
+        turn = await desk.start("Write")
+        await wait_for_request(desk, turn, "w1")
+        await wait_until_suspended(desk, turn)
+        assert not sent
+        await desk.runner.decide(turn.id, "w1", approved=True)
+        assert await completed_answer(desk, turn) == "He has written."
+    assert sent == ["bob"]
 
 
 def test_missing_key_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

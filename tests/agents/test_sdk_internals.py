@@ -10,13 +10,21 @@ from agno.agent import Agent as AgnoSdkAgent
 from agno.models.base import Model as AgnoModel
 from agno.team import Team
 from agno.tools.function import Function
+from google.adk.agents import LlmAgent
+from google.adk.runners import Runner
+from google.adk.utils import _sync_runner
 
 from turnwire.agents.agno import AgnoAgent
+from turnwire.agents.google_adk import GoogleADKAgent
 from turnwire.agents.sdk_internals import supported_versions, wrap
 
 
 def agno() -> Any:
     return AgnoAgent(AgnoSdkAgent())
+
+
+def google_adk() -> Any:
+    return GoogleADKAgent(LlmAgent(name="Desk", model="gemini-3-flash"))
 
 
 INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
@@ -28,6 +36,9 @@ INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("agno", agno, AgnoSdkAgent, "arun"),
     ("agno", agno, Team, "arun"),
     ("agno", agno, Function, "_run_context"),
+    ("google-adk", google_adk, Runner, "run_async"),
+    ("google-adk", google_adk, Runner, "plugin_manager"),
+    ("google-adk", google_adk, _sync_runner, "_use_executor_for_sync_callables"),
 ]
 
 

@@ -19,6 +19,7 @@ from turnwire.agents.event_queue import EventQueue, enter_run
 from turnwire.core.errors import step_limit_reached
 from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, fingerprint
 from turnwire.core.journal.waits import ClientTool, approval
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
@@ -108,6 +109,10 @@ class RunRecorder:
         finally:
             RunRecorder._running.reset(token)
 
+    def enter(self) -> None:
+        """Make this run the current one for the rest of the current task."""
+        RunRecorder._running.set(self)
+
     @classmethod
     def around(cls) -> Self | None:
         """Return the run of the current context, also in a thread with an event loop of its own."""
@@ -182,7 +187,6 @@ class RunRecorder:
 
     def count_call(self) -> None:
         """Count a model call. Raises AgentError at the limit."""
-        self.begins_reply = True
         self.model_calls += 1
         if self.max_calls is not None and self.model_calls > self.max_calls:
             raise step_limit_reached()
@@ -192,6 +196,7 @@ class RunRecorder:
 
         `names` are those of the agent and the model. `request` returns what the model gets, as JSON.
         """
+        self.begins_reply = True
         await self.queue.flush()
         if (journal := self.queue.journal) is None:
             return None
@@ -248,20 +253,16 @@ class RunRecorder:
         """Run a tool whose `tool_call` event is in the log, after the decision of a person if it needs one."""
         args = step.args
         if step.needs_approval:
-            editable = step.editable or step.tool in self.editable
-            request = ApprovalRequestEvent(step.call_id, step.tool, args, editable=editable, agent_path=self.path)
-            decision = await approval(request)
+            decision = await self.decide(step.call_id, step.tool, args, editable=step.editable)
             if not decision.approved:
                 return step.fail(decision.denial)
             args = args if decision.requested_args is None else decision.args
-        if (journal := self.queue.journal) is None:
-            return await step.run(args)
         try:
-            call = await journal.begin_tool(
-                self.place, step.call_id, step.tool, args, agent_path=self.path, repeatable=step.repeatable
-            )
+            call = await self.begin_tool(step.call_id, step.tool, args, repeatable=step.repeatable)
         except ToolDeniedError as denied:
             return step.fail(str(denied))
+        if call is None:
+            return await step.run(args)
         with call:
             if not call.is_live:
                 return await step.load(call.result)
@@ -270,3 +271,23 @@ class RunRecorder:
             await asyncio.sleep(0)
             call.finish(step.dump(outcome))
         return outcome
+
+    async def decide(
+        self, call_id: str, tool: str, args: dict[str, Any], *, editable: bool = False, reason: str | None = None
+    ) -> Decision:
+        """Wait for a person's decision about a call whose `tool_call` event is in the log."""
+        editable = editable or tool in self.editable
+        return await approval(
+            ApprovalRequestEvent(call_id, tool, args, reason, editable=editable, agent_path=self.path)
+        )
+
+    async def begin_tool(
+        self, call_id: str, tool: str, args: dict[str, Any], *, repeatable: bool = False
+    ) -> JournaledCall | None:
+        """Begin a tool call in the journal; None if the run is not recorded.
+
+        Raises ToolDeniedError if the call broke off, and a person has not allowed it to run again.
+        """
+        if (journal := self.queue.journal) is None:
+            return None
+        return await journal.begin_tool(self.place, call_id, tool, args, agent_path=self.path, repeatable=repeatable)

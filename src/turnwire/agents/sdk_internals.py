@@ -20,10 +20,11 @@ def wrap(
 ) -> Any:
     """Return the attribute of a class or module of an SDK, once it is known to be the one that the adapter expects.
 
-    `sdk` is the name of the SDK's package on PyPI, `owner` a class, a module or the name of a module. `signature` has
-    the names of a function's parameters, as in `self, messages, **kwargs`; others may follow if they are optional. With
-    `make` the function is replaced with `make(function)`, once in a process; the original is returned. An attribute
-    that only the instances of a class have is returned as None. Raises RuntimeError for another version of the SDK.
+    `sdk` is the name of the SDK's package on PyPI, `owner` a class, an instance, a module or the name of a module.
+    `signature` has the names of a function's parameters, as in `self, messages, **kwargs`; others may follow if they
+    are optional. With `make` the function is replaced with `make(function)`, once in a process; the original is
+    returned. An attribute that only the instances of a class have is returned as None. Raises RuntimeError for another
+    version of the SDK.
     """
     if isinstance(owner, str):
         owner = _module(sdk, owner, name)
@@ -72,7 +73,7 @@ def _spelled(parameter: inspect.Parameter) -> str:
 
 
 def _title(owner: Any, name: str) -> str:
-    return f"{owner.__name__}.{name}"
+    return f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
 
 
 def _unsupported(sdk: str, difference: str) -> RuntimeError:

@@ -18,7 +18,6 @@ from turnwire.tools import Tool as OurTool
 NAME = "google_adk"
 APIS = ("gemini",)
 CANNOT = {
-    "nested": "a run of the SDK inside a tool ends with its request for approval",
     "fragments": "Gemini's server sends no call whose arguments it cannot read, and the turn fails",
     "lists": "Gemini's server sends no call whose arguments are no object, and the turn fails",
 }

@@ -6,7 +6,7 @@
 
 The SDK's own runner runs the model, the tools and the transfers. `events` has a plugin for that runner: its callbacks
 turn the calls of models and tools into events, and answer finished calls from the journal. `runner` adds the plugin to
-the runs that tools start too. `approvals` maps the SDK's tool confirmations to approvals.
+the runs that tools start too. A tool that needs confirmation does not end the SDK's run: the call itself waits.
 """
 
 from typing import TYPE_CHECKING
