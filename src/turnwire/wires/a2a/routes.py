@@ -13,7 +13,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
-from turnwire.server.request import Request, json_headers
+from turnwire.server.request import Request, body_headers
 from turnwire.server.router import Endpoint, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
@@ -175,7 +175,7 @@ def _rest(
             return result
         if result is not None:
             body = ascii_json(result)
-            headers = [(b"content-type", b"application/a2a+json"), *json_headers(body)[1:]]
+            headers = [(b"content-type", b"application/a2a+json"), *body_headers(body)[1:]]
             await request.respond(200, body, headers)
         return None
 
