@@ -14,7 +14,7 @@ from turnwire.core.log.codec import ascii_json
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
 from turnwire.server.request import Request, body_headers
-from turnwire.server.router import Endpoint, Parameter, Route, response
+from turnwire.server.router import Endpoint, Json, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
 from turnwire.wires.a2a import tasks
@@ -207,14 +207,14 @@ async def _set_push_params(request: Request) -> SetPushParams:
     return parse_fields(SetPushParams, {**fields, "taskId": request.params["id"]})
 
 
-async def _read_task(request: Request, services: Services) -> Stream | None:
+async def _read_task(request: Request, services: Services) -> Stream | Json | None:
     """Answer with a task, or with its stream: `GET .../tasks/{id}` or `GET .../tasks/{id}:subscribe`."""
     if request.params["id"].endswith(_SUBSCRIBE):
         return await _act(request, services)
     return await _rest(tasks.get_task, _query_task)(request, services)
 
 
-async def _act(request: Request, services: Services) -> Stream | None:
+async def _act(request: Request, services: Services) -> Stream | Json | None:
     """Act on a task: `.../tasks/{id}:cancel` or `.../tasks/{id}:subscribe`."""
     name = request.params["id"]
     for suffix, function in ((_CANCEL, tasks.cancel_task), (_SUBSCRIBE, tasks.subscribe)):
@@ -286,7 +286,7 @@ def _card_route(path: str, endpoint: Endpoint, summary: str, *parameters: Parame
         parameters,
         responses=responses,
         dialect=rest_error,
-        is_public=lambda settings: settings.open_agent_cards,
+        access=lambda settings: "public" if settings.open_agent_cards else "any key",
     )
 
 
