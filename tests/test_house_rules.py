@@ -302,7 +302,7 @@ def test_the_layers_are_those_that_are_checked() -> None:
 # What is imported is installed
 
 COME_WITH = {
-    "anyio": "starlette",
+    "anyio": "httpx",
     "httpx2": "mcp",
     "jsonschema": "mcp",
     "langchain-core": "langchain",

@@ -6,7 +6,7 @@ from msgspec import Struct
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, invalid_fields
 from turnwire.server.request import Request, body_pieces
 
 FORM_BYTES = 64 * 1024
@@ -45,9 +45,9 @@ async def read_file(request: Request, limit: int) -> UploadedFile:
         raise _unreadable() from None
     file = next((part for part in parts if isinstance(part, File) and part.field_name == b"file"), None)
     if file is None:
-        raise HttpError(422, "invalid_request", "file: the form has no file of this name")
+        raise invalid_fields([{"loc": ("file",), "msg": "the form has no file of this name"}])
     if not file.size:
-        raise HttpError(422, "invalid_request", "file: it is empty")
+        raise invalid_fields([{"loc": ("file",), "msg": "it is empty"}])
     file.file_object.seek(0)
     media_type = (file.content_type or "application/octet-stream").partition(";")[0].strip()
     return UploadedFile(file.file_object.read(), _text(file.file_name or b""), media_type)
