@@ -80,8 +80,8 @@ def test_every_module_says_what_it_is_for_and_has_what_it_promises() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    api = Turnwire(store="memory").asgi().api
-    assert project["version"] == turnwire.__version__ == api.version
+    document = Turnwire(store="memory").asgi().document
+    assert project["version"] == turnwire.__version__ == document["info"]["version"]
 
 
 def test_every_error_is_in_the_tree_at_the_top_of_its_file() -> None:
@@ -208,7 +208,7 @@ def test_every_control_frame_is_documented() -> None:
 
 @cache
 def routes() -> list[str]:
-    paths = Turnwire(store="memory").asgi().api.openapi()["paths"]
+    paths = Turnwire(store="memory").asgi().document["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
 
 
@@ -318,7 +318,7 @@ def test_the_layers_are_those_that_are_checked() -> None:
 # What is imported is installed
 
 COME_WITH = {
-    "anyio": "starlette",
+    "anyio": "httpx",
     "httpx2": "mcp",
     "jsonschema": "mcp",
     "langchain-core": "langchain",

@@ -228,7 +228,7 @@ class Turnwire:
 
     def asgi(self) -> Any:
         """Return the ASGI app, to be served on its own or mounted inside another one."""
-        # FastAPI takes a while to load, and a process that only runs turns does not need it.
+        # The routes take a while to load, and a process that only runs turns does not need them.
         from turnwire.server.app import TurnwireApp
 
         return TurnwireApp(self.services, assembly.build_routes(), self)

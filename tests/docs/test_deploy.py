@@ -14,7 +14,7 @@ import typer.main
 import yaml
 
 from turnwire.cli import app
-from turnwire.server.app import PUBLIC_PATHS
+from turnwire.server.api import operations
 from turnwire.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,8 @@ def test_stop_timeouts_exceed_the_shutdown_time() -> None:
 
 def test_probes_use_public_paths_and_an_allowed_host() -> None:
     probes = [container[kind]["httpGet"] for _, container in containers() for kind in container if "Probe" in kind]
-    assert {probe["path"] for probe in probes} == {"/readyz", "/healthz"} <= PUBLIC_PATHS
+    public = {route.path for route in operations.routes() if route.access == "public"}
+    assert {probe["path"] for probe in probes} == {"/readyz", "/healthz"} <= public
     assert all(probe["httpHeaders"] == [{"name": "Host", "value": "localhost"}] for probe in probes)
     assert "health_uri /readyz\n" in (DEPLOY / "Caddyfile").read_text()
 

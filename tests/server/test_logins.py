@@ -138,7 +138,7 @@ async def test_another_page_cannot_log_anybody_in_or_out(serve: Serve) -> None:
             "/login", content=f'{{"key": "{anna.key}"}}', headers={"Content-Type": "text/plain"}
         )
         assert "set-cookie" not in answer.headers
-        error_of(answer, 422)
+        error_of(answer, 415)
 
 
 async def test_a_wrong_key_is_refused_and_never_repeated(serve: Serve) -> None:

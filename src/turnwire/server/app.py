@@ -1,4 +1,4 @@
-"""The ASGI app: the guard's checks first, then the routes of the wires, then FastAPI's.
+"""The ASGI app: the guard's checks first, then the pages, then the routes.
 
 Streams are plain ASGI responses, so that nothing wraps what is sent for each token. All routes go through the same
 checks, in one place, before any of their code runs.
@@ -6,36 +6,31 @@ checks, in one place, before any of their code runs.
 
 import asyncio
 import logging
-import re
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import cached_property
 from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api.app import build_api
-from turnwire.server.api.sessions import SHARED
+from turnwire.server.api import account, documents, operations, schedules, sessions, turns
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, body_too_large, http_error, internal_error
-from turnwire.server.guard import Guard, Headers
+from turnwire.server.forms import FORM_BYTES
+from turnwire.server.guard import Guard
+from turnwire.server.openapi import build_document
 from turnwire.server.pages import PageHead, is_guide, read_pages, send_guide, send_page
 from turnwire.server.request import Request
-from turnwire.server.router import AnyRoute, Match, OpenSocket, Router
+from turnwire.server.router import Access, AnyRoute, Json, OpenSocket, Route, Router
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.stream import Stream
 
 logger = logging.getLogger("turnwire.server")
 
-PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
-"""Paths that need no key."""
-_METRICS = frozenset({"/metrics"})
+_API = (operations, account, sessions, turns, schedules, documents)
 _PROTOCOL = "turnwire"
 _KEY_PROTOCOL = "turnwire.key."
-# The bytes that a form adds to its file.
-_FORM_BYTES = 64 * 1024
-_UPLOAD = re.compile(r"/v1/sessions/[^/]+/files")
-_START = re.compile(r"/v1/sessions/[^/]+/turns")
 
 
 class Lifespan(Protocol):
@@ -46,16 +41,24 @@ class Lifespan(Protocol):
 
 
 class TurnwireApp:
-    """An ASGI app that serves `routes`, FastAPI's routes and the web page."""
+    """An ASGI app that serves the JSON API, the `routes` of wires and plugins, and the web pages."""
 
     def __init__(self, services: Services, routes: Sequence[AnyRoute], lifespan: Lifespan) -> None:
-        self.api = build_api(services, routes)
+        document = Route("GET", "/openapi.json", self._show_document, "This document", "", access="public")
+        self.routes: Sequence[AnyRoute] = [*routes, *(route for module in _API for route in module.routes()), document]
         self._services = services
         self.lifespan = lifespan
         self._guard = Guard(services.settings)
-        self._router = Router(routes)
-        self._public = PUBLIC_PATHS | _METRICS if services.settings.open_metrics else PUBLIC_PATHS
+        self._router = Router(self.routes)
         self._pages = read_pages(PageHead(brand_of(services.settings), services.push is not None))
+
+    @cached_property
+    def document(self) -> Json:
+        """Return the OpenAPI document."""
+        return build_document(self.routes, self._services.version)
+
+    async def _show_document(self, request: Request, services: Services) -> Json:
+        return self.document
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -107,32 +110,56 @@ class TurnwireApp:
             if is_guide(path):
                 await send_guide(request)
                 return None
-            limit = self._max_bytes(method, path, match)
+            route = match.nearest(method) if match is not None else None
+            limit = self._max_bytes(route)
             request.receive = _limit_body(request.receive, request.headers, limit)
-            is_public = self._is_public(path) or (match is not None and match.is_public(services.settings))
-            caller = None if is_public else services.auth.caller(request.scope, request.headers)
+            access = route.access_with(services.settings) if route is not None else "any key"
+            if access != "public":
+                request.caller = services.auth.caller(request.scope, request.headers)
+            if match is None:
+                raise _unknown_path(path)
+            route = match.route(method)
+            request.params, request.route = match.params, route.path
+            if access != "public":
+                _check_access(request.caller, access)
             async with AsyncExitStack() as stack:
-                if caller is not None and limit > services.settings.max_body_bytes:
-                    slot = services.uploads.slot(caller.principal)
+                if limit > services.settings.max_body_bytes:
+                    slot = services.uploads.slot(request.caller.principal)
                     request.max_text_bytes = services.settings.max_body_bytes
                     request.receive = _share_room(request.receive, slot, stack, request.max_text_bytes)
-                if match is not None:
-                    route = match.route(method)
-                    request.params, request.route = match.params, route.path
-                    if caller is not None:
-                        request.caller = caller
-                    return await route.endpoint(request, services)
-                request.scope["turnwire.caller"] = caller
-                await self._call_api(request, caller)
-            return None
+                return await self._call(route, request)
         except Exception as error:
             refusal = await self._refusal(request, error)
-        if refusal.status == 401 and services.settings.authorization_servers and match and match.resource_metadata:
-            url = f"{request.base_url}{match.resource_metadata}"
-            refusal.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}"'
-        dialect = match.dialect if match is not None else None
-        await request.respond_error(dialect(refusal) if dialect is not None else refusal)
+        if match is not None:
+            refusal = self._in_dialect(match.nearest(method), request, refusal)
+        await request.respond_error(refusal)
         return None
+
+    async def _call(self, route: Route, request: Request) -> Stream | None:
+        """Call the endpoint of a route, and send its answer if that is JSON."""
+        if route.takes_slot:
+            public = route.access_with(self._services.settings) == "public"
+            reader = f"address {request.address}" if public else request.caller.principal
+            async with self._services.requests.slot(reader):
+                await self._call_endpoint(route, request)
+                # A large answer counts until the client has taken it.
+                await request.answer_taken(self._services.settings.write_timeout)
+            return None
+        return await self._call_endpoint(route, request)
+
+    async def _call_endpoint(self, route: Route, request: Request) -> Stream | None:
+        answer = await route.endpoint(request, self._services)
+        if isinstance(answer, dict):
+            await request.respond_json(route.status, answer)
+            return None
+        return answer
+
+    def _in_dialect(self, route: Route, request: Request, refusal: HttpError) -> HttpError:
+        """Return an error as the clients of a route expect it."""
+        if refusal.status == 401 and self._services.settings.authorization_servers and route.resource_metadata:
+            url = f"{request.base_url}{route.resource_metadata}"
+            refusal.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}"'
+        return route.dialect(refusal) if route.dialect is not None else refusal
 
     async def _open_socket(self, request: Request) -> OpenSocket | None:
         """Return the socket of a request, or answer why it is refused."""
@@ -166,41 +193,28 @@ class TurnwireApp:
                 logger.exception("a request to %s failed", request.scope["path"], exc_info=error)
                 return internal_error()
 
-    async def _call_api(self, request: Request, caller: Caller | None) -> None:
-        async with self._slot(request, caller):
-            send = _with_headers(request.send, request.added)
-            try:
-                await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
-            except Exception:
-                # FastAPI has answered already, and raises for the log.
-                logger.exception("a request to %s failed", request.scope["path"])
-            # A large answer counts until the client has taken it.
-            await request.answer_taken(self._services.settings.write_timeout)
-
-    def _slot(self, request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
-        """Return a slot for a request that reads. Others write little, or have limits of their own."""
-        if request.method not in ("GET", "HEAD"):
-            return nullcontext()
-        if caller is not None:
-            return self._services.requests.slot(caller.principal)
-        if request.path.startswith(SHARED):
-            return self._services.requests.slot(f"address {request.address}")
-        return nullcontext()
-
-    def _is_public(self, path: str) -> bool:
-        # The token of a shared session takes the place of a key.
-        return path in self._public or path.startswith(SHARED)
-
-    def _max_bytes(self, method: str, path: str, match: Match | None) -> int:
+    def _max_bytes(self, route: Route | None) -> int:
         settings = self._services.settings
-        if method != "POST":
-            return settings.max_body_bytes
-        if path == "/v1/documents":
-            return settings.max_document_bytes + _FORM_BYTES
-        if _UPLOAD.fullmatch(path):
-            return settings.max_file_bytes + _FORM_BYTES
-        takes_files = match.takes_files(method) if match is not None else _START.fullmatch(path) is not None
+        if route is not None and route.max_upload_bytes is not None:
+            return route.max_upload_bytes(settings) + FORM_BYTES
+        takes_files = route is not None and route.takes_files
         return max(settings.max_body_bytes, settings.max_message_bytes) if takes_files else settings.max_body_bytes
+
+
+def _check_access(caller: Caller, access: Access) -> None:
+    """Raise HttpError 403 if the caller lacks what a route needs."""
+    if access == "operator":
+        if not caller.is_operator:
+            message = "this needs the operator's token, which is in the server's data folder"
+            raise HttpError(403, "operator_only", message)
+    elif access not in ("public", "any key"):
+        caller.needs(access)
+
+
+def _unknown_path(path: str) -> HttpError:
+    # Most clients that try unknown paths are OpenAI's, so the fields of OpenAI's errors are added.
+    message = f"there is no {path} on this server"
+    return HttpError(404, "not_found", message, type="invalid_request_error", param=None)
 
 
 def _find_socket(request: Request, services: Services, guard: Guard, router: Router) -> OpenSocket:
@@ -251,18 +265,6 @@ def _plain_response(send: Send) -> Send:
         await send({**message, "type": f"websocket.{message['type']}"})
 
     return send_response
-
-
-def _with_headers(send: Send, added: Headers) -> Send:
-    async def send_with_headers(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            headers = [*message["headers"], *added]
-            if not any(name == b"cache-control" for name, _ in headers):
-                headers.append((b"cache-control", b"no-store"))  # Answers are for one principal.
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return send_with_headers
 
 
 def _limit_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -11,7 +11,7 @@ from turnwire.core.log.codec import ascii_json
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, body_too_large
 from turnwire.server.guard import Header, Headers, header_map
-from turnwire.server.messages import check_id, check_key
+from turnwire.server.messages import Model, check_id, check_key, parse_fields, parse_json
 from turnwire.server.streams.connection import Receive, Send
 
 # Base64 in a data URL, or in a field that has a file.
@@ -82,6 +82,10 @@ class Request:
         return check_id(self.params[name])
 
     @property
+    def has_body(self) -> bool:
+        return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
+    @property
     def idempotency_key(self) -> str | None:
         """Return the `Idempotency-Key` header. Raises HttpError 422."""
         return check_key(self.header(b"idempotency-key"))
@@ -89,6 +93,14 @@ class Request:
     async def json_body(self) -> bytes:
         """Return the body, unparsed. Raises HttpError 415 unless it is declared as JSON, and 400 if it is cut off."""
         return await read_json(self.receive, self.headers, self.max_text_bytes)
+
+    def parse_query(self, model: type[Model]) -> Model:
+        """Return the fields of the query. Raises HttpError 400 or 422."""
+        return parse_fields(model, self.query)
+
+    async def parse_body(self, model: type[Model]) -> Model:
+        """Return the JSON object in the body. Raises HttpError 400, 413, 415 or 422."""
+        return parse_json(model, await self.json_body())
 
     async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> None:
         await self.send({"type": "http.response.start", "status": status, "headers": [*self.added, *headers]})
@@ -111,16 +123,21 @@ class Request:
         await self.respond_json_bytes(status, ascii_json(value), headers)
 
     async def respond_json_bytes(self, status: int, body: bytes, headers: Sequence[Header] = ()) -> None:
-        await self.respond(status, body, [*headers, *json_headers(body)])
+        await self.respond(status, body, [*headers, *body_headers(body)])
+
+    async def respond_text(self, text: str, media_type: str) -> None:
+        body = text.encode()
+        await self.respond(200, body, body_headers(body, media_type))
 
     async def respond_error(self, error: HttpError) -> None:
         headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
         await self.respond_json_bytes(error.status, error.body, headers)
 
 
-def json_headers(body: bytes) -> Headers:
+def body_headers(body: bytes, media_type: str = "application/json") -> Headers:
+    """Return the headers of an answer that is for its caller alone."""
     return [
-        (b"content-type", b"application/json"),
+        (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
     ]
@@ -134,20 +151,23 @@ async def read_json(receive: Receive, headers: Mapping[bytes, bytes], max_text_b
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json" and not kind.endswith(b"+json"):
         raise HttpError(415, "unsupported_media_type", "send the body as `Content-Type: application/json`")
-    pieces: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HttpError(400, "disconnected", "the request was not complete")
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            break
-    body = b"".join(pieces)
+    body = b"".join([piece async for piece in body_pieces(receive)])
     if max_text_bytes is not None and len(body) > max_text_bytes:
         files = sum(match.end() - match.start() for match in _FILE_DATA.finditer(body))
         if len(body) - files > max_text_bytes:
             raise body_too_large(max_text_bytes)
     return body
+
+
+async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives. Raises HttpError 400 if it is cut off."""
+    has_more = True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(400, "disconnected", "the request was not complete")
+        yield message.get("body", b"")
+        has_more = message.get("more_body", False)
 
 
 def _path_below(path: str, root: str) -> str:

@@ -1,4 +1,4 @@
-"""Routes that are not FastAPI's: each is declared once, for the router and for the OpenAPI document."""
+"""The route table: a route is declared once, for the router, for access and limits, and for the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from pydantic import BaseModel
 
+from turnwire.core.contracts.stores import Scope
 from turnwire.server.errors import HttpError
 from turnwire.server.request import Request
 from turnwire.server.services import Services
@@ -13,10 +14,13 @@ from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.stream import Stream
 from turnwire.settings import Settings
 
-Endpoint = Callable[[Request, Services], Awaitable[Stream | None]]
-"""Answers a request, or returns the stream that is the answer."""
+Json = dict[str, Any]
+Endpoint = Callable[[Request, Services], Awaitable[Stream | Json | None]]
+"""Returns the stream or the JSON object that is the answer; or answers itself, and returns None."""
 Dialect = Callable[[HttpError], HttpError]
 """Rewrites an error in the shape that the clients of a protocol expect."""
+Access = Scope | Literal["public", "any key", "operator"]
+"""What a caller needs: no key, any key, a key with a scope, or the operator's token."""
 
 _TAIL = ":path}"
 
@@ -32,9 +36,8 @@ class Parameter(Struct, frozen=True):
 class Route(Struct, frozen=True):
     """An endpoint at a method and a path, such as `/v1/turns/{id}/events`.
 
-    A last segment `{name:path}` matches the rest of the path, slashes included. `responses` are response objects of
-    the OpenAPI document by their status. `is_public` returns True if the route needs no key with these settings.
-    `resource_metadata` is the path of the document that tells a client without a key where to get one (RFC 9728).
+    A last segment `{name:path}` matches the rest of the path, slashes included. `resource_metadata` is the path of the
+    document that tells a client without a key where to get one (RFC 9728).
     """
 
     method: str
@@ -42,14 +45,68 @@ class Route(Struct, frozen=True):
     endpoint: Endpoint
     summary: str
     tag: str
+    """The chapter of the OpenAPI document; a route without one is not listed."""
     parameters: Sequence[Parameter] = ()
+    """Headers and fields of the query that the endpoint reads; path parameters only if they need a description."""
     body: type[BaseModel] | None = None
     responses: Mapping[str, Mapping[str, Any]] = {}
+    """Response objects of the OpenAPI document by their status; a JSON object with `status` by default."""
     dialect: Dialect | None = None
     takes_files: bool = False
     """Whether the body may have files, and so be as large as `max_message_bytes`."""
-    is_public: Callable[[Settings], bool] | None = None
+    access: Access | Callable[[Settings], Access] = "any key"
+    """Checked before the endpoint runs. The endpoint checks the rest, if that depends on what it is asked to do."""
     resource_metadata: str | None = None
+    query: type[BaseModel] | None = None
+    """The fields of the query, for an endpoint that calls `Request.parse_query`."""
+    status: int = 200
+    """The status of an answer that the endpoint returns as JSON."""
+    max_upload_bytes: Callable[[Settings], int] | None = None
+    """For a route whose body is a form with a file: the most bytes of the file."""
+    takes_slot: bool = False
+    """Whether a request counts, until the client has taken the answer, as one that reads from the store."""
+
+    def access_with(self, settings: Settings) -> Access:
+        return self.access(settings) if callable(self.access) else self.access
+
+
+class RouteGroup:
+    """Routes of the JSON API with one tag, each declared above its endpoint."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.routes: list[Route] = []
+
+    def route(
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        *,
+        access: Access | Callable[[Settings], Access],
+        takes_slot: bool | None = None,
+        max_upload_bytes: Callable[[Settings], int] | None = None,
+        **fields: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Declare the decorated endpoint; `fields` are those of `Route`. A GET takes a slot unless told otherwise."""
+
+        def declare(endpoint: Endpoint) -> Endpoint:
+            is_slotted = method == "GET" if takes_slot is None else takes_slot
+            route = Route(
+                method,
+                path,
+                endpoint,
+                summary,
+                self.tag,
+                access=access,
+                takes_slot=is_slotted,
+                max_upload_bytes=max_upload_bytes,
+                **fields,
+            )
+            self.routes.append(route)
+            return endpoint
+
+        return declare
 
 
 class OpenSocket(Protocol):
@@ -85,21 +142,9 @@ class Match(Struct, frozen=True):
     routes: Mapping[str, Route]
     params: Mapping[str, str] = {}
 
-    @property
-    def dialect(self) -> Dialect | None:
-        return next(iter(self.routes.values())).dialect
-
-    def takes_files(self, method: str) -> bool:
-        route = self.routes.get(method)
-        return route is not None and route.takes_files
-
-    @property
-    def resource_metadata(self) -> str | None:
-        return next(iter(self.routes.values())).resource_metadata
-
-    def is_public(self, settings: Settings) -> bool:
-        """Return True if the path needs no key."""
-        return any(route.is_public is not None and route.is_public(settings) for route in self.routes.values())
+    def nearest(self, method: str) -> Route:
+        """Return the route of a method; for a method that the path does not have, one that is checked like it."""
+        return self.routes.get(method) or next(iter(self.routes.values()))
 
     def route(self, method: str) -> Route:
         """Return the route of a method. Raises HttpError 405."""

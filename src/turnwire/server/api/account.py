@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Request, Response
-
 from turnwire.core.contracts.agents import (
     attachment_types,
     description_of,
@@ -15,66 +13,60 @@ from turnwire.core.contracts.stores import Budget
 from turnwire.core.log.codec import time_text
 from turnwire.core.model_options import declared_options
 from turnwire.retrieval.documents.parser import SUFFIXES
-from turnwire.server.api.dependencies import Json, Reading, ServicesDep, Writing
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.errors import HttpError
-from turnwire.server.guard import header_map
 from turnwire.server.messages import LoginBody, PushEndpointBody, PushSubscriptionBody
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Route, RouteGroup
 from turnwire.server.services import Services
 
 if TYPE_CHECKING:
     from turnwire.server.push import PushNotifier
 
-logins_router = APIRouter(tags=["login"])
-budget_router = APIRouter(prefix="/v1/budget", tags=["budget"])
-prices_router = APIRouter(prefix="/v1/prices", tags=["budget"])
-agents_router = APIRouter(prefix="/v1/agents", tags=["agents"])
-push_router = APIRouter(prefix="/v1/push", tags=["push"])
-
-_NO_STORE = "no-store"
+_LOGIN = RouteGroup("login")
+_AGENTS = RouteGroup("agents")
+_BUDGET = RouteGroup("budget")
+_PUSH = RouteGroup("push")
 
 
-@logins_router.get("/v1/me", summary="Who you are here, and whether you have to log in")
-async def me(services: ServicesDep, request: Request, response: Response) -> Json:
-    response.headers["Cache-Control"] = _NO_STORE
+@_LOGIN.route("GET", "/v1/me", "Who you are here, and whether you have to log in", access="public", takes_slot=False)
+async def me(request: Request, services: Services) -> Json:
     try:
-        caller = services.auth.caller(dict(request.scope), header_map(dict(request.scope)))
+        caller = services.auth.caller(request.scope, request.headers)
     except HttpError as error:
         if error.status != 401:
             raise
         if isinstance(error, WrongKeyError):
-            await services.auth.refusals.note(_address(request))
+            await services.auth.refusals.note(request.address)
         caller = None
     return _identity(services, caller)
 
 
-@logins_router.post("/login", summary="Exchange an API key for a login cookie, as the web page does")
-async def login(services: ServicesDep, request: Request, response: Response, body: LoginBody) -> Json:
+@_LOGIN.route(
+    "POST", "/login", "Exchange an API key for a login cookie, as the web page does", access="public", body=LoginBody
+)
+async def login(request: Request, services: Services) -> None:
+    body = await request.parse_body(LoginBody)
     if not services.auth.takes_logins:
         raise HttpError(404, "no_login", "nobody logs in here: there are no API keys, or another application knows you")
-    headers = header_map(dict(request.scope))
-    if b"origin" in headers:
-        services.logins.check_origin(headers)  # Or a page could log somebody in as somebody else.
-    key, address = services.keys.find(body.key), _address(request)
+    if b"origin" in request.headers:
+        services.logins.check_origin(request.headers)  # Or a page could log somebody in as somebody else.
+    key = services.keys.find(body.key)
     if key is None:
-        await services.auth.refusals.note(address)
+        await services.auth.refusals.note(request.address)
         raise HttpError(401, "unauthorized", "this is not a valid API key")
-    services.auth.refusals.forget(address)
-    response.headers["Cache-Control"] = _NO_STORE
-    response.headers["Set-Cookie"] = services.logins.cookie_for(key, dict(request.scope), headers)
-    return _identity(services, Caller(key.principal, key.scopes, key.id, is_logged_in=True))
+    services.auth.refusals.forget(request.address)
+    identity = _identity(services, Caller(key.principal, key.scopes, key.id, is_logged_in=True))
+    cookie = services.logins.cookie_for(key, request.scope, request.headers)
+    await request.respond_json(200, identity, [(b"set-cookie", cookie.encode())])
 
 
-@logins_router.post("/logout", status_code=204, summary="Delete the login cookie")
-async def logout(services: ServicesDep, request: Request, response: Response) -> None:
-    headers = header_map(dict(request.scope))
-    if b"origin" in headers:
-        services.logins.check_origin(headers)
-    response.headers["Set-Cookie"] = services.logins.expired_cookie(dict(request.scope), headers)
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
+@_LOGIN.route("POST", "/logout", "Delete the login cookie", access="public", status=204)
+async def logout(request: Request, services: Services) -> None:
+    if b"origin" in request.headers:
+        services.logins.check_origin(request.headers)
+    cookie = services.logins.expired_cookie(request.scope, request.headers)
+    await request.respond(204, headers=[(b"set-cookie", cookie.encode())])
 
 
 def _identity(services: Services, caller: Caller | None) -> Json:
@@ -90,13 +82,13 @@ def _identity(services: Services, caller: Caller | None) -> Json:
     }
 
 
-@budget_router.get("", summary="The tokens you have used today, and have left")
-async def show(services: ServicesDep, caller: Reading) -> Json:
-    return _budget_json(await services.runner.budget(caller.principal))
+@_BUDGET.route("GET", "/v1/budget", "The tokens you have used today, and have left", access="read")
+async def show_budget(request: Request, services: Services) -> Json:
+    return _budget_json(await services.runner.budget(request.caller.principal))
 
 
-@prices_router.get("", summary="The prices of models, in US dollars per million tokens")
-async def prices(services: ServicesDep, caller: Reading) -> Json:
+@_BUDGET.route("GET", "/v1/prices", "The prices of models, in US dollars per million tokens", access="read")
+async def list_prices(request: Request, services: Services) -> Json:
     return {"prices": {model: price.model_dump() for model, price in services.settings.model_prices.items()}}
 
 
@@ -110,8 +102,8 @@ def _budget_json(budget: Budget) -> Json:
     }
 
 
-@agents_router.get("", summary="The agents by name; the first one answers by default")
-async def list_agents(services: ServicesDep, caller: Reading) -> Json:
+@_AGENTS.route("GET", "/v1/agents", "The agents by name; the first one answers by default", access="read")
+async def list_agents(request: Request, services: Services) -> Json:
     default = next(iter(services.agents))
     return {
         "agents": [
@@ -131,14 +123,21 @@ async def list_agents(services: ServicesDep, caller: Reading) -> Json:
     }
 
 
-@push_router.get("", name="show", summary="The key that browsers subscribe to notifications with")
-async def show_push_key(services: ServicesDep, caller: Reading) -> Json:
+@_PUSH.route("GET", "/v1/push", "The key that browsers subscribe to notifications with", access="read")
+async def show_push_key(request: Request, services: Services) -> Json:
     return {"public_key": await _notifier(services).public_key()}
 
 
-@push_router.post("/subscriptions", status_code=201, summary="Notify this browser when a turn of yours ends or asks")
-async def subscribe(services: ServicesDep, caller: Writing, body: PushSubscriptionBody) -> Json:
-    notifier = _notifier(services)
+@_PUSH.route(
+    "POST",
+    "/v1/push/subscriptions",
+    "Notify this browser when a turn of yours ends or asks",
+    access="write",
+    body=PushSubscriptionBody,
+    status=201,
+)
+async def subscribe(request: Request, services: Services) -> Json:
+    body, notifier = await request.parse_body(PushSubscriptionBody), _notifier(services)
     from turnwire.server.push import PushSubscription
 
     subscription = PushSubscription(body.endpoint, body.keys.p256dh, body.keys.auth)
@@ -146,16 +145,29 @@ async def subscribe(services: ServicesDep, caller: Writing, body: PushSubscripti
         subscription.check()
     except ValueError as error:
         raise HttpError(422, "invalid_request", str(error)) from None
-    await notifier.subscribe(caller.principal, subscription)
+    await notifier.subscribe(request.caller.principal, subscription)
     return {"endpoint": body.endpoint}
 
 
-@push_router.delete("/subscriptions", status_code=204, summary="Notify this browser no more")
-async def unsubscribe(services: ServicesDep, caller: Writing, body: PushEndpointBody) -> None:
-    await _notifier(services).unsubscribe(caller.principal, body.endpoint)
+@_PUSH.route(
+    "DELETE",
+    "/v1/push/subscriptions",
+    "Notify this browser no more",
+    access="write",
+    body=PushEndpointBody,
+    status=204,
+)
+async def unsubscribe(request: Request, services: Services) -> None:
+    body = await request.parse_body(PushEndpointBody)
+    await _notifier(services).unsubscribe(request.caller.principal, body.endpoint)
+    await request.respond(204)
 
 
 def _notifier(services: Services) -> "PushNotifier":
     if services.push is None:
         raise HttpError(404, "no_push", "this server sends no notifications; its operator can set push_contact")
     return services.push
+
+
+def routes() -> list[Route]:
+    return [*_LOGIN.routes, *_AGENTS.routes, *_BUDGET.routes, *_PUSH.routes]

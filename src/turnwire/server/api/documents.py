@@ -2,9 +2,8 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, UploadFile
+from pydantic import BaseModel, Field
 
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import time_text
@@ -12,59 +11,68 @@ from turnwire.retrieval.documents.parser import SUFFIXES, format_of
 from turnwire.retrieval.index.contract import DocumentLibrary
 from turnwire.retrieval.index.library import Document, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
-from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.attachments import MAX_NAME_LENGTH, clean_name
 from turnwire.server.errors import HttpError
+from turnwire.server.forms import read_file
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Route, RouteGroup
 from turnwire.server.services import Services
 
-router = APIRouter(prefix="/v1/documents", tags=["documents"])
-
+_DOCUMENTS = RouteGroup("documents")
 _CONTEXT = 500
 
 
-def _indexer(services: ServicesDep) -> DocumentIndexer:
+class DocumentsQuery(BaseModel):
+    """A page of documents."""
+
+    search: str | None = Field(None, max_length=200, description="Looks in names and titles.")
+    after: str | None = Field(None, description="The last id of the page before.")
+    limit: int = Field(50, ge=1, le=200)
+
+
+class PassageQuery(BaseModel):
+    """A passage of a document."""
+
+    start: int | None = Field(None, ge=0, description="As in a citation's `source_start`.")
+    end: int | None = Field(None, ge=0, description="As in a citation's `source_end`.")
+
+
+def _indexer(services: Services) -> DocumentIndexer:
     if services.documents is None:
         raise HttpError(404, "no_documents", "this server answers from no documents; start it with --docs PATH")
     return services.documents
 
 
-Indexer = Annotated[DocumentIndexer, Depends(_indexer)]
-
-
-@router.get("", summary="The documents you may read, by name")
-async def list_documents(
-    indexer: Indexer,
-    caller: Reading,
-    search: Annotated[str | None, Query(max_length=200, description="Looks in names and titles.")] = None,
-    after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Json:
-    if after is not None:
+@_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", access="read", query=DocumentsQuery)
+async def list_documents(request: Request, services: Services) -> Json:
+    indexer, query, owner = _indexer(services), request.parse_query(DocumentsQuery), request.caller.principal
+    if query.after is not None:
         # Another principal's document must not be usable as a cursor either.
-        await asyncio.to_thread(indexer.library.document, after, owner=caller.principal)
+        await asyncio.to_thread(indexer.library.document, query.after, owner=owner)
     documents = await asyncio.to_thread(
-        indexer.library.documents, owner=caller.principal, search=search, after=after, limit=limit + 1
+        indexer.library.documents, owner=owner, search=query.search, after=query.after, limit=query.limit + 1
     )
-    page = documents[:limit]
+    page = documents[: query.limit]
     done, total = indexer.embedded
     return {
         "documents": [_document_json(document) for document in page],
-        "next": page[-1].id if len(documents) > limit else None,
+        "next": page[-1].id if len(documents) > query.limit else None,
         "reading": {"under_way": indexer.is_reading, "done": indexer.progress.done, "total": indexer.progress.total},
         "embedding": {"done": done, "total": total},
     }
 
 
-@router.get("/{id}", summary="A document's text; with start and end, the passage between them and its context")
-async def show(
-    services: ServicesDep,
-    indexer: Indexer,
-    caller: Reading,
-    id: PathId,
-    start: Annotated[int | None, Query(ge=0, description="As in a citation's `source_start`.")] = None,
-    end: Annotated[int | None, Query(ge=0, description="As in a citation's `source_end`.")] = None,
-) -> Json:
-    library, document = await asyncio.to_thread(_find, services, indexer, id, caller.principal)
+@_DOCUMENTS.route(
+    "GET",
+    "/v1/documents/{id}",
+    "A document's text; with start and end, the passage between them and its context",
+    access="read",
+    query=PassageQuery,
+)
+async def show_document(request: Request, services: Services) -> Json:
+    indexer, id, query = _indexer(services), request.id_param(), request.parse_query(PassageQuery)
+    start, end = query.start, query.end
+    library, document = await asyncio.to_thread(_find, services, indexer, id, request.caller.principal)
     if start is None and end is None:
         passages = await asyncio.to_thread(library.document_passages, id)
         return {**_document_json(document), "text": "".join(passage.text for passage in passages)}
@@ -79,23 +87,31 @@ async def show(
     return {**_document_json(document), "passage": _highlighted(passages, start, end, first, last)}
 
 
-@router.post("", status_code=201, summary="Upload a document; it is yours alone")
-async def upload(services: ServicesDep, indexer: Indexer, caller: Writing, file: UploadFile) -> Json:
-    name, limit = _file_name(file.filename or ""), services.settings.max_document_bytes
-    content = await file.read(limit + 1)
-    if len(content) > limit:
+@_DOCUMENTS.route(
+    "POST",
+    "/v1/documents",
+    "Upload a document; it is yours alone",
+    access="write",
+    status=201,
+    max_upload_bytes=lambda settings: settings.max_document_bytes,
+)
+async def upload(request: Request, services: Services) -> Json:
+    indexer, limit = _indexer(services), services.settings.max_document_bytes
+    file = await read_file(request, limit)
+    name = _file_name(file.name)
+    if len(file.content) > limit:
         raise HttpError(413, "body_too_large", f"file: it is over {limit:,} bytes")
-    if not content:
-        raise HttpError(422, "invalid_request", "file: it is empty")
-    return _document_json(await indexer.add(name, content, caller.principal))
+    return _document_json(await indexer.add(name, file.content, request.caller.principal))
 
 
-@router.delete("/{id}", status_code=204, summary="Delete a document that you uploaded")
-async def delete(indexer: Indexer, caller: Writing, id: PathId) -> None:
-    document = await asyncio.to_thread(indexer.library.document, id, owner=caller.principal)
+@_DOCUMENTS.route("DELETE", "/v1/documents/{id}", "Delete a document that you uploaded", access="write", status=204)
+async def delete(request: Request, services: Services) -> None:
+    indexer = _indexer(services)
+    document = await asyncio.to_thread(indexer.library.document, request.id_param(), owner=request.caller.principal)
     if document.owner is None:
         raise HttpError(403, "shared_document", "this document belongs to the server; only its operator can remove it")
     await indexer.remove(document.id)
+    await request.respond(204)
 
 
 def _find(
@@ -118,7 +134,7 @@ def _file_name(path: str) -> str:
     return name
 
 
-def _highlighted(passages: list[Passage], start: int, end: int, first: int, last: int) -> dict[str, Any]:
+def _highlighted(passages: list[Passage], start: int, end: int, first: int, last: int) -> Json:
     """Return a quote and its context; joined, `before`, `quote` and `after` are the document's own text."""
     base = passages[0].start
     text = "".join(passage.text for passage in passages)
@@ -137,7 +153,7 @@ def _highlighted(passages: list[Passage], start: int, end: int, first: int, last
     }
 
 
-def _document_json(document: Document) -> dict[str, Any]:
+def _document_json(document: Document) -> Json:
     return {
         "id": document.id,
         "name": document.name,
@@ -151,3 +167,7 @@ def _document_json(document: Document) -> dict[str, Any]:
         "sha256": document.digest,
         "indexed_at": time_text(document.indexed_at),
     }
+
+
+def routes() -> list[Route]:
+    return _DOCUMENTS.routes

@@ -7,21 +7,22 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.requests import Request
-from starlette.responses import Response
-
 from turnwire.core.contracts.stores import Worker
 from turnwire.core.log.codec import time_text
 from turnwire.core.log.turns import TurnRecord
 from turnwire.reporting.exposition import MEDIA_TYPE, MetricReading, render
-from turnwire.server.api.dependencies import Json, Operator, PathId, Reading, ServicesDep
-from turnwire.server.auth import Caller, key_json
+from turnwire.server.auth import key_json
 from turnwire.server.messages import KeyBody
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Route, RouteGroup, response
 from turnwire.server.services import Services
 
+_OPERATIONS = RouteGroup("operations")
+_KEYS = RouteGroup("")
+_PROBES = RouteGroup("probes")
+_TEXT = {"200": response("Text", "text/plain")}
 _STARTED = time.time()
+_MAX_TURNS = 1_000
 _MAX_COUNTED_TURNS = 100_000
 
 
@@ -70,24 +71,22 @@ def _from_proc() -> list[MetricReading]:
     ]
 
 
-operations_router = APIRouter(tags=["operations"])
-
-_MAX_TURNS = 1_000
-
-
-@operations_router.get("/metrics", response_class=PlainTextResponse, summary="Metrics of this process, for Prometheus")
-async def metrics(services: ServicesDep, request: Request) -> Response:
-    caller: Caller | None = request.scope["turnwire.caller"]
-    if caller is not None:  # With `open_metrics` there is no caller.
-        caller.needs("operate")
+@_OPERATIONS.route(
+    "GET",
+    "/metrics",
+    "Metrics of this process, for Prometheus",
+    access=lambda settings: "public" if settings.open_metrics else "operate",
+    responses=_TEXT,
+)
+async def show_metrics(request: Request, services: Services) -> None:
     of_process = await asyncio.to_thread(process_readings)
-    return Response(render([*await server_readings(services), *of_process]), media_type=MEDIA_TYPE)
+    await request.respond_text(render([*await server_readings(services), *of_process]), MEDIA_TYPE)
 
 
-@operations_router.get("/v1/workers", summary="The workers, and the unfinished turns")
-async def list_workers(services: ServicesDep, caller: Reading) -> Json:
-    if "operate" not in caller.scopes:
-        own = await services.store.under_way(caller.principal, _MAX_TURNS)
+@_OPERATIONS.route("GET", "/v1/workers", "The workers, and the unfinished turns", access="read")
+async def list_workers(request: Request, services: Services) -> Json:
+    if "operate" not in request.caller.scopes:
+        own = await services.store.under_way(request.caller.principal, _MAX_TURNS)
         return {"workers": [], "turns": [_turn_json(record) for record in own]}
     records = await services.store.under_way(None, _MAX_TURNS)
     workers = await services.store.workers()
@@ -130,31 +129,27 @@ def _turn_json(record: TurnRecord) -> Json:
 
 # API keys: `turnwire keys` calls these routes while the server runs.
 
-keys_router = APIRouter(prefix="/v1/keys", tags=["keys"], include_in_schema=False)
 
-
-@keys_router.get("")
-async def index(services: ServicesDep, caller: Operator) -> Json:
+@_KEYS.route("GET", "/v1/keys", "The API keys", access="operator")
+async def list_keys(request: Request, services: Services) -> Json:
     return {"keys": [key_json(key) for key in services.keys.all()]}
 
 
-@keys_router.post("", status_code=201)
-async def create(services: ServicesDep, caller: Operator, body: KeyBody) -> Json:
+@_KEYS.route("POST", "/v1/keys", "Make an API key", access="operator", body=KeyBody, status=201)
+async def create_key(request: Request, services: Services) -> Json:
+    body = await request.parse_body(KeyBody)
     key, text = await services.keys.create(body.principal, body.scopes, body.expires_at)
     return {**key_json(key), "key": text}
 
 
-@keys_router.delete("/{id}")
-async def revoke(services: ServicesDep, caller: Operator, id: PathId) -> Json:
-    """Revoke a key and break its open streams."""
-    key = await services.keys.revoke(id)
+@_KEYS.route("DELETE", "/v1/keys/{id}", "Revoke a key, and break its open streams", access="operator")
+async def revoke_key(request: Request, services: Services) -> Json:
+    key = await services.keys.revoke(request.id_param())
     services.streams.close_key(key.id)
     return key_json(key)
 
 
 # Probes
-
-probes_router = APIRouter(tags=["probes"])
 
 _WELCOME = """Turnwire is running. Open {base}/ in a browser, or try:
 
@@ -168,20 +163,31 @@ All routes: {base}/docs
 """
 
 
-@probes_router.get(
-    "/", response_class=PlainTextResponse, summary="The web page; commands to try for a client that is no browser"
+@_PROBES.route(
+    "GET",
+    "/",
+    "The web page; commands to try for a client that is no browser",
+    access="public",
+    takes_slot=False,
+    responses=_TEXT,
 )
-async def welcome(services: ServicesDep) -> str:
-    return _WELCOME.format(base=f"http://{services.settings.host}:{services.settings.port}")
+async def welcome(request: Request, services: Services) -> None:
+    base = f"http://{services.settings.host}:{services.settings.port}"
+    await request.respond_text(_WELCOME.format(base=base), "text/plain; charset=utf-8")
 
 
-@probes_router.get("/healthz", summary="Whether the process is alive")
-async def healthz() -> dict[str, str]:
+@_PROBES.route("GET", "/healthz", "Whether the process is alive", access="public", takes_slot=False)
+async def healthz(request: Request, services: Services) -> Json:
     return {"status": "ok"}
 
 
-@probes_router.get("/readyz", summary="Whether the process accepts new turns")
-async def readyz(services: ServicesDep) -> Response:
+@_PROBES.route("GET", "/readyz", "Whether the process accepts new turns", access="public", takes_slot=False)
+async def readyz(request: Request, services: Services) -> None:
     if services.lifecycle.leaving.is_set():
-        return JSONResponse({"status": "draining"}, 503)
-    return JSONResponse({"status": "ready", "running_turns": services.runner.running_count})
+        await request.respond_json(503, {"status": "draining"})
+    else:
+        await request.respond_json(200, {"status": "ready", "running_turns": services.runner.running_count})
+
+
+def routes() -> list[Route]:
+    return [*_PROBES.routes, *_OPERATIONS.routes, *_KEYS.routes]

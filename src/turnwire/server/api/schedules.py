@@ -1,20 +1,21 @@
 """Schedules: messages that are sent at set times."""
 
-from fastapi import APIRouter
-
 from turnwire.core.errors import AgentNotFoundError
 from turnwire.core.log.codec import now_ms, time_text
 from turnwire.scheduler.schedule import Schedule, ScheduleError
 from turnwire.scheduler.service import Scheduler
-from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import ScheduleBody, SchedulePatch
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Route, RouteGroup
+from turnwire.server.services import Services
 
-router = APIRouter(tags=["schedules"])
+_SCHEDULES = RouteGroup("schedules")
 
 
-@router.post("/v1/schedules", status_code=201, summary="Send a message at set times")
-async def add(services: ServicesDep, caller: Writing, body: ScheduleBody) -> Json:
+@_SCHEDULES.route("POST", "/v1/schedules", "Send a message at set times", access="write", body=ScheduleBody, status=201)
+async def add(request: Request, services: Services) -> Json:
+    body, caller = await request.parse_body(ScheduleBody), request.caller
     if body.agent is not None and body.agent not in services.agents:
         raise AgentNotFoundError(body.agent)
     if body.channel is not None:
@@ -31,26 +32,33 @@ async def add(services: ServicesDep, caller: Writing, body: ScheduleBody) -> Jso
     return await _schedule_json(services.scheduler, added)
 
 
-@router.get("/v1/schedules", summary="Your schedules, newest first, with their next and last runs")
-async def index(services: ServicesDep, caller: Reading) -> Json:
-    found = await services.scheduler.list(caller.principal)
+@_SCHEDULES.route("GET", "/v1/schedules", "Your schedules, newest first, with their next and last runs", access="read")
+async def list_schedules(request: Request, services: Services) -> Json:
+    found = await services.scheduler.list(request.caller.principal)
     return {"schedules": [await _schedule_json(services.scheduler, schedule) for schedule in found]}
 
 
-@router.patch("/v1/schedules/{id}", summary="Pause a schedule, or go on with the times after now")
-async def change(services: ServicesDep, caller: Writing, id: PathId, body: SchedulePatch) -> Json:
-    schedule = await _find(services.scheduler, caller.principal, id)
+@_SCHEDULES.route(
+    "PATCH",
+    "/v1/schedules/{id}",
+    "Pause a schedule, or go on with the times after now",
+    access="write",
+    body=SchedulePatch,
+)
+async def change(request: Request, services: Services) -> Json:
+    body, schedule = await request.parse_body(SchedulePatch), await _find(request, services)
     changed = await services.scheduler.add(schedule.with_paused(body.paused, now_ms()))
     return await _schedule_json(services.scheduler, changed)
 
 
-@router.delete("/v1/schedules/{id}", status_code=204, summary="Remove a schedule; its turns stay")
-async def remove(services: ServicesDep, caller: Writing, id: PathId) -> None:
-    await services.scheduler.remove(await _find(services.scheduler, caller.principal, id))
+@_SCHEDULES.route("DELETE", "/v1/schedules/{id}", "Remove a schedule; its turns stay", access="write", status=204)
+async def remove(request: Request, services: Services) -> None:
+    await services.scheduler.remove(await _find(request, services))
+    await request.respond(204)
 
 
-async def _find(scheduler: Scheduler, principal: str, schedule_id: str) -> Schedule:
-    schedule = await scheduler.find(principal, schedule_id)
+async def _find(request: Request, services: Services) -> Schedule:
+    schedule = await services.scheduler.find(request.caller.principal, request.id_param())
     if schedule is None:
         raise HttpError(404, "not_found", "no schedule has this id")
     return schedule
@@ -71,3 +79,7 @@ async def _schedule_json(scheduler: Scheduler, schedule: Schedule) -> Json:
         if run is None
         else {"due": time_text(run.due), "turn_id": run.turn_id or None, "error": run.error},
     }
+
+
+def routes() -> list[Route]:
+    return _SCHEDULES.routes

@@ -4,12 +4,10 @@ import hashlib
 import secrets
 from collections.abc import Collection
 from contextlib import nullcontext
-from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Request, Response, UploadFile
-from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 
 from turnwire.core.contracts.stores import Annotation
 from turnwire.core.errors import SessionFileNotFoundError
@@ -18,59 +16,67 @@ from turnwire.core.log.events import AttachedFile
 from turnwire.core.log.files import new_blob
 from turnwire.core.log.history import transcript
 from turnwire.core.log.turns import Session, TurnRecord, TurnState
-from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.turns import session_feedback
 from turnwire.server.attachments import Attachment, clean_name
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, SessionBody, TitleBody, check_key, parse_fields
+from turnwire.server.forms import read_file
+from turnwire.server.messages import MessageBody, SessionBody, TitleBody, parse_fields
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.turns import check_file_size, snapshot_json, start_turn, turn_json, turn_state
 
-# A route's `name` is part of its released operation id.
-router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
-files_router = APIRouter(prefix="/v1/sessions/{id}/files", tags=["sessions"])
-shares_router = APIRouter(tags=["shares"])
-
-Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the file, in hexadecimal.")]
+_SESSIONS = RouteGroup("sessions")
+_SHARES = RouteGroup("shares")
+_KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
+_DIGEST = Parameter("digest", "path", "The SHA-256 of the file, in hexadecimal.")
 
 SAFE_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif")
 """The images that a browser may show in place: none of them can contain a script."""
 
-SHARED = "/v1/shared/"
 _MAX_SHARED_TURNS = 1_000
 _CITATION_FIELDS = ("index", "title", "url", "heading", "page_number", "supporting_quote", "answer_start", "answer_end")
 
 
-@router.post("", summary="Create a session")
-async def create(services: ServicesDep, caller: Writing, body: SessionBody | None = None) -> Response:
-    body = body or SessionBody()
-    session, created = await services.store.ensure_session(caller.principal, body.id, body.title)
-    return JSONResponse(_session_json(session), 201 if created else 200)
+class SessionsQuery(BaseModel):
+    """A page of sessions."""
+
+    search: str | None = Field(None, max_length=200, description="In titles, messages and answers.")
+    before: str | None = Field(None, max_length=128, description="The last id of the page before.")
+    limit: int = Field(50, ge=1, le=200)
 
 
-@router.get("", summary="List your sessions, newest activity first")
-async def index(
-    services: ServicesDep,
-    caller: Reading,
-    search: Annotated[str | None, Query(max_length=200, description="In titles, messages and answers.")] = None,
-    before: Annotated[str | None, Query(max_length=128, description="The last id of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Json:
-    async with services.searches.slot(caller.principal) if search else nullcontext():
-        sessions = await services.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
-    page = sessions[:limit]
+class SessionQuery(BaseModel):
+    """How much of a session to show."""
+
+    limit: int = Field(100, ge=1, le=500, description="The most turns, the newest ones.")
+
+
+@_SESSIONS.route("POST", "/v1/sessions", "Create a session", access="write", body=SessionBody, status=201)
+async def create(request: Request, services: Services) -> None:
+    body = await request.parse_body(SessionBody) if request.has_body else SessionBody()
+    session, created = await services.store.ensure_session(request.caller.principal, body.id, body.title)
+    await request.respond_json(201 if created else 200, _session_json(session))
+
+
+@_SESSIONS.route("GET", "/v1/sessions", "List your sessions, newest activity first", access="read", query=SessionsQuery)
+async def list_sessions(request: Request, services: Services) -> Json:
+    query, principal = request.parse_query(SessionsQuery), request.caller.principal
+    async with services.searches.slot(principal) if query.search else nullcontext():
+        sessions = await services.store.list_sessions(
+            principal, search=query.search, before=query.before, limit=query.limit + 1
+        )
+    page = sessions[: query.limit]
     return {
         "sessions": [_session_json(session) for session in page],
-        "next": page[-1].id if len(sessions) > limit else None,
+        "next": page[-1].id if len(sessions) > query.limit else None,
     }
 
 
-@router.get("/{id}", summary="A session and its turns")
-async def show(
-    services: ServicesDep, caller: Reading, id: PathId, limit: Annotated[int, Query(ge=1, le=500)] = 100
-) -> Json:
-    session = await services.store.find_session(caller.principal, id)
-    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=limit)
+@_SESSIONS.route("GET", "/v1/sessions/{id}", "A session and its turns", access="read", query=SessionQuery)
+async def show_session(request: Request, services: Services) -> Json:
+    query, session = request.parse_query(SessionQuery), await _find(request, services)
+    turns = await services.store.list_turns(session.principal, session_id=session.id, limit=query.limit)
     feedback = await session_feedback(services, turns)
     return {
         **_session_json(session),
@@ -79,23 +85,27 @@ async def show(
     }
 
 
-@router.patch("/{id}", summary="Rename a session")
-async def rename(services: ServicesDep, caller: Writing, id: PathId, body: TitleBody) -> Json:
-    return _session_json(await services.store.rename_session(caller.principal, id, body.title))
+@_SESSIONS.route("PATCH", "/v1/sessions/{id}", "Rename a session", access="write", body=TitleBody)
+async def rename(request: Request, services: Services) -> Json:
+    body = await request.parse_body(TitleBody)
+    return _session_json(await services.store.rename_session(request.caller.principal, request.id_param(), body.title))
 
 
-@router.delete("/{id}", status_code=204, summary="Delete a session, its turns and their logs")
-async def delete(services: ServicesDep, caller: Writing, id: PathId) -> None:
-    session = await services.store.find_session(caller.principal, id)
+@_SESSIONS.route(
+    "DELETE", "/v1/sessions/{id}", "Delete a session, its turns and their logs", access="write", status=204
+)
+async def delete(request: Request, services: Services) -> None:
+    session = await _find(request, services)
     await services.runner.cancel_session(session.id)
-    await services.store.delete_session(caller.principal, session.id)
+    await services.store.delete_session(session.principal, session.id)
+    await request.respond(204)
 
 
-@router.get("/{id}/export", summary="The whole conversation")
-async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
-    session = await services.store.find_session(caller.principal, id)
-    async with services.searches.slot(caller.principal):
-        turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
+@_SESSIONS.route("GET", "/v1/sessions/{id}/export", "The whole conversation", access="read")
+async def export(request: Request, services: Services) -> Json:
+    session = await _find(request, services)
+    async with services.searches.slot(session.principal):
+        turns = await services.store.list_turns(session.principal, session_id=session.id, limit=100_000)
         states = [await turn_state(services.store, turn) for turn in turns]
     feedback = await session_feedback(services, turns)
     return {
@@ -109,21 +119,27 @@ async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     }
 
 
-@router.post("/{id}/turns", status_code=202, summary="Start a turn; follow it with GET /v1/turns/{id}/events")
-async def start(
-    services: ServicesDep,
-    caller: Writing,
-    id: PathId,
-    body: MessageBody,
-    request: Request,
-    response: Response,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> Json:
-    session = await services.store.find_session(caller.principal, id)
+@_SESSIONS.route(
+    "POST",
+    "/v1/sessions/{id}/turns",
+    "Start a turn; follow it with GET /v1/turns/{id}/events",
+    access="write",
+    parameters=[_KEY],
+    body=MessageBody,
+    status=202,
+    takes_files=True,
+)
+async def start(request: Request, services: Services) -> None:
+    body, session = await request.parse_body(MessageBody), await _find(request, services)
     body = body.model_copy(update={"session_id": session.id})
-    accepted = await start_turn(services, caller.principal, body, check_key(idempotency_key or ""))
-    response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
-    return {**turn_json(accepted.record), "created": accepted.created}
+    accepted = await start_turn(services, session.principal, body, request.idempotency_key)
+    location = f"{request.root}/v1/turns/{accepted.record.id}/events"
+    answer = {**turn_json(accepted.record), "created": accepted.created}
+    await request.respond_json(202, answer, [(b"location", location.encode())])
+
+
+async def _find(request: Request, services: Services) -> Session:
+    return await services.store.find_session(request.caller.principal, request.id_param())
 
 
 def _session_json(session: Session) -> Json:
@@ -140,46 +156,58 @@ def _session_json(session: Session) -> Json:
 # Files: uploaded before the message that names them, described, and read back by their owner
 
 
-@files_router.post(
-    "", status_code=201, summary="Upload a file for a message of the session, which names it by its digest"
+@_SESSIONS.route(
+    "POST",
+    "/v1/sessions/{id}/files",
+    "Upload a file for a message of the session, which names it by its digest",
+    access="write",
+    status=201,
+    max_upload_bytes=lambda settings: settings.max_file_bytes,
 )
-async def upload(services: ServicesDep, caller: Writing, id: PathId, file: UploadFile) -> Json:
-    session = await services.store.find_session(caller.principal, id)
-    name, limit = clean_name(file.filename or "") or None, services.settings.max_file_bytes
-    content = await file.read(limit + 1)
-    check_file_size(services.settings, len(content), name)
-    if not content:
-        raise HttpError(422, "invalid_request", "file: it is empty")
-    media_type = (file.content_type or "application/octet-stream").partition(";")[0].strip()
-    sent = parse_fields(Attachment, {"data": content, "media_type": media_type, "name": name and name[:255]})
-    blob = new_blob(content, sent.media_type or media_type, sent.name)
-    max_bytes = services.settings.max_session_file_bytes
-    await services.store.put_blob(caller.principal, session.id, blob, max_bytes=max_bytes)
+async def upload(request: Request, services: Services) -> Json:
+    session, settings = await _find(request, services), services.settings
+    file = await read_file(request, settings.max_file_bytes)
+    name = clean_name(file.name) or None
+    check_file_size(settings, len(file.content), name)
+    fields = {"data": file.content, "media_type": file.media_type, "name": name and name[:255]}
+    sent = parse_fields(Attachment, fields)
+    blob = new_blob(file.content, sent.media_type or file.media_type, sent.name)
+    await services.store.put_blob(session.principal, session.id, blob, max_bytes=settings.max_session_file_bytes)
     return file_json(blob.info)
 
 
-@files_router.get("", summary="The files of a session")
-async def list_files(services: ServicesDep, caller: Reading, id: PathId) -> Json:
-    session = await services.store.find_session(caller.principal, id)
+@_SESSIONS.route("GET", "/v1/sessions/{id}/files", "The files of a session", access="read")
+async def list_files(request: Request, services: Services) -> Json:
+    session = await _find(request, services)
     return {"files": [file_json(file) for file in await services.store.list_blobs(session.id)]}
 
 
-@files_router.get("/{digest}", name="show", summary="A file of a session", response_class=Response)
-async def show_file(services: ServicesDep, caller: Reading, id: PathId, digest: Digest) -> Response:
-    session = await services.store.find_session(caller.principal, id)
+@_SESSIONS.route(
+    "GET",
+    "/v1/sessions/{id}/files/{digest}",
+    "A file of a session",
+    access="read",
+    parameters=[_DIGEST],
+    responses={"200": response("The file, with its own media type if a browser may show it")},
+)
+async def show_file(request: Request, services: Services) -> None:
+    session, digest = await _find(request, services), request.id_param("digest")
     blob = await services.store.read_blob(session.id, digest)
     if blob is None:
         raise SessionFileNotFoundError(digest)
     is_shown = blob.media_type in SAFE_IMAGES
-    headers = {
-        "Content-Disposition": _disposition("inline" if is_shown else "attachment", blob.name),
-        # The file is the user's, or another person's that the user was sent: it must not run in this origin.
-        "Content-Security-Policy": "default-src 'none'; sandbox",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Cache-Control": "private, max-age=86400, immutable",
-    }
     media_type = blob.media_type if is_shown else "application/octet-stream"
-    return Response(blob.body, media_type=media_type, headers=headers)
+    disposition = _disposition("inline" if is_shown else "attachment", blob.name)
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", str(len(blob.body)).encode()),
+        (b"content-disposition", disposition.encode()),
+        # The file is the user's, or another person's that the user was sent: it must not run in this origin.
+        (b"content-security-policy", b"default-src 'none'; sandbox"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cache-control", b"private, max-age=86400, immutable"),
+    ]
+    await request.respond(200, blob.body, headers)
 
 
 def file_json(file: AttachedFile) -> Json:
@@ -193,43 +221,41 @@ def _disposition(kind: str, name: str | None) -> str:
 # Links by which anybody can read a session, without an account and without its private parts
 
 
-@shares_router.post(
-    "/v1/sessions/{id}/share", status_code=201, summary="Make a link by which anybody can read the session"
+@_SHARES.route(
+    "POST", "/v1/sessions/{id}/share", "Make a link by which anybody can read the session", access="write", status=201
 )
-async def share(services: ServicesDep, caller: Writing, id: PathId, request: Request) -> Json:
-    session = await services.store.find_session(caller.principal, id)
-    token = secrets.token_urlsafe(32)
-    link = Annotation(kind="share", key=_digest(token), principal=caller.principal, at=now_ms(), session_id=session.id)
+async def share(request: Request, services: Services) -> Json:
+    session, token = await _find(request, services), secrets.token_urlsafe(32)
+    link = Annotation(kind="share", key=_digest(token), principal=session.principal, at=now_ms(), session_id=session.id)
     await services.store.annotate(link)
-    root = f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
-    return {"url": f"{root}/share/{token}", "token": token, "shared_at": time_text(link.at)}
+    return {"url": f"{request.base_url}/share/{token}", "token": token, "shared_at": time_text(link.at)}
 
 
-@shares_router.delete("/v1/sessions/{id}/share", status_code=204, summary="Revoke all links to the session")
-async def revoke(services: ServicesDep, caller: Writing, id: PathId) -> None:
-    session = await services.store.find_session(caller.principal, id)
-    await services.store.remove_annotations("share", caller.principal, session_id=session.id)
+@_SHARES.route("DELETE", "/v1/sessions/{id}/share", "Revoke all links to the session", access="write", status=204)
+async def revoke(request: Request, services: Services) -> None:
+    session = await _find(request, services)
+    await services.store.remove_annotations("share", session.principal, session_id=session.id)
+    await request.respond(204)
 
 
-@shares_router.get(
-    SHARED + "{token}", name="show", summary="A shared session, for anybody who has its link; needs no key"
+@_SHARES.route(
+    "GET", "/v1/shared/{token}", "A shared session, for anybody who has its link; needs no key", access="public"
 )
-async def show_shared(services: ServicesDep, token: str, response: Response) -> Json:
-    link = await services.store.find_annotation("share", _digest(token))
+async def show_shared(request: Request, services: Services) -> None:
+    link = await services.store.find_annotation("share", _digest(request.params["token"]))
     if link is None or link.session_id is None:
         raise HttpError(404, "share_not_found", "this link was revoked, or never existed; ask its sender for a new one")
     session = await services.store.find_session(link.principal, link.session_id)
     turns = await services.store.list_turns(link.principal, session_id=session.id, limit=_MAX_SHARED_TURNS)
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Robots-Tag"] = "noindex"
     # The owner has agreed to share what was there, so later turns stay private.
     shared = [turn for turn in turns if turn.created_at <= link.at and turn.outcome != "joined"]
     private = {turn.id for turn in turns if turn.created_at > link.at}
-    return {
+    answer = {
         "title": session.title,
         "shared_at": time_text(link.at),
         "turns": [_shared_turn_json(turn, await turn_state(services.store, turn), private) for turn in shared],
     }
+    await request.respond_json(200, answer, [(b"x-robots-tag", b"noindex")])
 
 
 async def sharing_time(services: Services, session: Session) -> str | None:
@@ -267,3 +293,7 @@ def _shared_turn_json(record: TurnRecord, state: TurnState, private: Collection[
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def routes() -> list[Route]:
+    return [*_SESSIONS.routes, *_SHARES.routes]

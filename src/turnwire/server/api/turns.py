@@ -6,10 +6,9 @@ The events of a turn are a stream, which `wires.sse_chat.routes` has.
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Response
+from pydantic import BaseModel, Field
 
 from turnwire.core.contracts.stores import Annotation, TurnFilter, TurnStatus
 from turnwire.core.errors import SealNotFoundError
@@ -19,86 +18,117 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.core.metrics import FEEDBACK
 from turnwire.core.run.runner import ForkRequest
 from turnwire.recordings.recording import encode_recording, record_turn, recorded_history
-from turnwire.server.api.dependencies import Approving, Json, Operating, PathId, Reading, ServicesDep, Writing
-from turnwire.server.messages import ApprovalBody, FeedbackBody, ForkBody, ReplyBody, ToolResultBody, check_key
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import ApprovalBody, FeedbackBody, ForkBody, ReplyBody, ToolResultBody
+from turnwire.server.request import Request
+from turnwire.server.router import Json, Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.turns import snapshot_json, turn_json, turn_state
 
-router = APIRouter(prefix="/v1/turns", tags=["turns"])
-feedback_router = APIRouter(tags=["feedback"])
+_TURNS = RouteGroup("turns")
+_FEEDBACK = RouteGroup("feedback")
+_KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
+_TURN = response("The turn", "application/json")
+_MAX_CALL_ID = 256
 
 
-@router.get("", summary="List your turns, newest first")
-async def index(
-    services: ServicesDep,
-    caller: Reading,
-    session: Annotated[str | None, Query(max_length=128, description="Only turns of this session.")] = None,
-    agent: Annotated[str | None, Query(max_length=128, description="Only turns of this agent.")] = None,
-    status: Annotated[TurnStatus | None, Query(description="The phase of an unfinished turn, or an outcome.")] = None,
-    search: Annotated[str | None, Query(max_length=200, description="Only turns whose message has this text.")] = None,
-    before: Annotated[str | None, Query(max_length=128, description="Only turns before this one.")] = None,
-    after: Annotated[str | None, Query(max_length=128, description="Only the next turns after this one.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Json:
-    session_id = None if session is None else (await services.store.find_session(caller.principal, session)).id
-    where = TurnFilter(agent=agent, status=status, search=search, before=before, after=after)
-    async with services.searches.slot(caller.principal) if search else nullcontext():
-        turns = await services.store.list_turns(caller.principal, session_id=session_id, limit=limit + 1, where=where)
-    page = turns[-limit:] if after is None else turns[:limit]
-    return {"turns": [turn_json(turn) for turn in reversed(page)], "more": len(turns) > limit}
+class TurnsQuery(BaseModel):
+    """A page of turns."""
+
+    session: str | None = Field(None, max_length=128, description="Only turns of this session.")
+    agent: str | None = Field(None, max_length=128, description="Only turns of this agent.")
+    status: TurnStatus | None = Field(None, description="The phase of an unfinished turn, or an outcome.")
+    search: str | None = Field(None, max_length=200, description="Only turns whose message has this text.")
+    before: str | None = Field(None, max_length=128, description="Only turns before this one.")
+    after: str | None = Field(None, max_length=128, description="Only the next turns after this one.")
+    limit: int = Field(50, ge=1, le=200)
 
 
-@router.get("/{id}", summary="A turn's state so far, and the position to continue from")
-async def show(services: ServicesDep, caller: Reading, id: PathId) -> Json:
-    return await _snapshot(services, caller.principal, id)
+class FeedbackQuery(BaseModel):
+    """A page of feedback."""
+
+    before: str | None = Field(None, max_length=128, description="The last turn id of the page before.")
+    limit: int = Field(50, ge=1, le=200)
 
 
-@router.get("/{id}/recording", summary="An ended turn with its journal, as a file for `turnwire replay`")
-async def recording(services: ServicesDep, caller: Operating, id: PathId) -> Response:
+@_TURNS.route("GET", "/v1/turns", "List your turns, newest first", access="read", query=TurnsQuery)
+async def list_turns(request: Request, services: Services) -> Json:
+    query, principal = request.parse_query(TurnsQuery), request.caller.principal
+    session_id = None if query.session is None else (await services.store.find_session(principal, query.session)).id
+    where = TurnFilter(
+        agent=query.agent, status=query.status, search=query.search, before=query.before, after=query.after
+    )
+    async with services.searches.slot(principal) if query.search else nullcontext():
+        turns = await services.store.list_turns(principal, session_id=session_id, limit=query.limit + 1, where=where)
+    page = turns[-query.limit :] if query.after is None else turns[: query.limit]
+    return {"turns": [turn_json(turn) for turn in reversed(page)], "more": len(turns) > query.limit}
+
+
+@_TURNS.route("GET", "/v1/turns/{id}", "A turn's state so far, and the position to continue from", access="read")
+async def show_turn(request: Request, services: Services) -> Json:
+    return await _snapshot(services, await _find(request, services))
+
+
+@_TURNS.route(
+    "GET",
+    "/v1/turns/{id}/recording",
+    "An ended turn with its journal, as a file for `turnwire replay`",
+    access="operate",
+    responses={"200": response("The recording", "application/jsonl")},
+)
+async def show_recording(request: Request, services: Services) -> None:
     # The journal has more than the log shows: replies and results as the agent got them. So the turn must be the
     # caller's own, and the key must have been given the scope `operate` as well.
-    record = await services.store.find_turn(caller.principal, id)
-    settings = services.settings
+    record, settings = await _find(request, services), services.settings
     history = await recorded_history(services.store, record, settings.history_turns, settings.history_tokens)
     body = encode_recording(await record_turn(services.store, record, history))
-    name = f'attachment; filename="recording-{record.id}.jsonl"'
-    return Response(body, 200, {"Content-Disposition": name, "Cache-Control": "no-store"}, "application/jsonl")
+    disposition = f'attachment; filename="recording-{record.id}.jsonl"'
+    headers = [
+        (b"content-type", b"application/jsonl"),
+        (b"content-length", str(len(body)).encode()),
+        (b"content-disposition", disposition.encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await request.respond(200, body, headers)
 
 
-@router.get("/{id}/seal", summary="The seal of an ended turn, to check its log with")
-async def seal(services: ServicesDep, caller: Reading, id: PathId) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
+@_TURNS.route("GET", "/v1/turns/{id}/seal", "The seal of an ended turn, to check its log with", access="read")
+async def show_seal(request: Request, services: Services) -> Json:
+    record = await _find(request, services)
     found = await services.store.seal(record.id)
     if found is None:
         raise SealNotFoundError(record.id)
     return {"version": 1, **msgspec.to_builtins(found), "root": root_of(found)}
 
 
-@router.post(
-    "/{id}/cancel",
-    summary="Stop a turn; answers when it has stopped, also if it had before",
-    responses={202: {"description": "The turn has not stopped in time; the command stands, and its worker obeys it"}},
+@_TURNS.route(
+    "POST",
+    "/v1/turns/{id}/cancel",
+    "Stop a turn; answers when it has stopped, also if it had before",
+    access="write",
+    responses={
+        "200": _TURN,
+        "202": response("The turn has not stopped in time; the command stands, and its worker obeys it"),
+    },
 )
-async def cancel(services: ServicesDep, caller: Writing, id: PathId, response: Response) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
+async def cancel(request: Request, services: Services) -> None:
+    record = await _find(request, services)
     await services.runner.cancel(record.id)
-    snapshot = await _snapshot(services, caller.principal, record.id)
-    if snapshot["phase"] != "ended":
-        response.status_code = 202
-    return snapshot
+    snapshot = await _snapshot_again(services, record)
+    await request.respond_json(200 if snapshot["phase"] == "ended" else 202, snapshot)
 
 
-@router.post("/{id}/fork", summary="Start a turn that shares this one's log up to a position", status_code=201)
-async def fork(
-    services: ServicesDep,
-    caller: Writing,
-    id: PathId,
-    body: ForkBody,
-    response: Response,
-    idempotency_key: Annotated[str, Header()] = "",
-) -> Json:
-    source = await services.store.find_turn(caller.principal, id)
-    key = check_key(idempotency_key)
+@_TURNS.route(
+    "POST",
+    "/v1/turns/{id}/fork",
+    "Start a turn that shares this one's log up to a position",
+    access="write",
+    parameters=[_KEY],
+    body=ForkBody,
+    responses={"201": _TURN},
+)
+async def fork(request: Request, services: Services) -> None:
+    body, source, key = await request.parse_body(ForkBody), await _find(request, services), request.idempotency_key
     accepted = await services.runner.fork(
         ForkRequest(
             source=source,
@@ -106,45 +136,67 @@ async def fork(
             message=body.message,
             agent=body.agent,
             model=body.model,
-            by=caller.principal,
+            by=request.caller.principal,
             idempotency_key=key,
             fingerprint=body.fingerprint(source.id) if key else "",
             on_busy=body.on_busy,
         )
     )
-    response.status_code = 201 if accepted.created else 200
-    return await _snapshot(services, caller.principal, accepted.record.id)
+    snapshot = await _snapshot_again(services, accepted.record)
+    await request.respond_json(201 if accepted.created else 200, snapshot)
 
 
-@router.post("/{id}/approvals/{call_id}", summary="Allow or deny a tool call that a turn waits for")
-async def approve(
-    services: ServicesDep,
-    caller: Approving,
-    id: PathId,
-    call_id: Annotated[str, Path(max_length=256)],
-    body: ApprovalBody,
-) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
-    await services.runner.answer(record.id, body.answer(call_id, caller.principal))
-    return await _snapshot(services, caller.principal, record.id)
+@_TURNS.route(
+    "POST",
+    "/v1/turns/{id}/approvals/{call_id}",
+    "Allow or deny a tool call that a turn waits for",
+    access="approve",
+    body=ApprovalBody,
+)
+async def approve(request: Request, services: Services) -> Json:
+    body, record, call_id = await request.parse_body(ApprovalBody), await _find(request, services), _call_id(request)
+    await services.runner.answer(record.id, body.answer(call_id, request.caller.principal))
+    return await _snapshot_again(services, record)
 
 
-@router.post("/{id}/replies", summary="Answer a question that a turn waits for")
-async def reply(services: ServicesDep, caller: Approving, id: PathId, body: ReplyBody) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
-    await services.runner.answer(record.id, body.answer(caller.principal))
-    return await _snapshot(services, caller.principal, record.id)
+@_TURNS.route(
+    "POST", "/v1/turns/{id}/replies", "Answer a question that a turn waits for", access="approve", body=ReplyBody
+)
+async def reply(request: Request, services: Services) -> Json:
+    body, record = await request.parse_body(ReplyBody), await _find(request, services)
+    await services.runner.answer(record.id, body.answer(request.caller.principal))
+    return await _snapshot_again(services, record)
 
 
-@router.post("/{id}/tool-results", summary="Send the result of a tool that the client has run")
-async def send_tool_result(services: ServicesDep, caller: Writing, id: PathId, body: ToolResultBody) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
+@_TURNS.route(
+    "POST",
+    "/v1/turns/{id}/tool-results",
+    "Send the result of a tool that the client has run",
+    access="write",
+    body=ToolResultBody,
+)
+async def send_tool_result(request: Request, services: Services) -> Json:
+    body, record = await request.parse_body(ToolResultBody), await _find(request, services)
     await services.runner.answer(record.id, body.answer())
-    return await _snapshot(services, caller.principal, record.id)
+    return await _snapshot_again(services, record)
 
 
-async def _snapshot(services: Services, principal: str, turn_id: str) -> Json:
-    record = await services.store.find_turn(principal, turn_id)
+async def _find(request: Request, services: Services) -> TurnRecord:
+    return await services.store.find_turn(request.caller.principal, request.id_param())
+
+
+def _call_id(request: Request) -> str:
+    call_id = request.params["call_id"]
+    if len(call_id) > _MAX_CALL_ID:
+        raise HttpError(404, "not_found", "no call has this id")
+    return call_id
+
+
+async def _snapshot_again(services: Services, record: TurnRecord) -> Json:
+    return await _snapshot(services, await services.store.find_turn(record.principal, record.id))
+
+
+async def _snapshot(services: Services, record: TurnRecord) -> Json:
     state = await turn_state(services.store, record)
     return {**snapshot_json(record, state), "feedback": await turn_feedback(services, record)}
 
@@ -152,11 +204,17 @@ async def _snapshot(services: Services, principal: str, turn_id: str) -> Json:
 # Feedback: a value and a note, stored beside the log, which stays as it ended
 
 
-@feedback_router.put("/v1/turns/{id}/feedback", summary="Rate a turn, with a note; a null value withdraws the rating")
-async def rate(services: ServicesDep, caller: Writing, id: PathId, body: FeedbackBody) -> Json:
-    record = await services.store.find_turn(caller.principal, id)
+@_FEEDBACK.route(
+    "PUT",
+    "/v1/turns/{id}/feedback",
+    "Rate a turn, with a note; a null value withdraws the rating",
+    access="write",
+    body=FeedbackBody,
+)
+async def rate(request: Request, services: Services) -> Json:
+    body, record = await request.parse_body(FeedbackBody), await _find(request, services)
     if body.value is None:
-        await services.store.remove_annotations("feedback", caller.principal, key=record.id)
+        await services.store.remove_annotations("feedback", record.principal, key=record.id)
         return {"turn_id": record.id, "feedback": None}
     annotation = Annotation(
         kind="feedback",
@@ -172,18 +230,18 @@ async def rate(services: ServicesDep, caller: Writing, id: PathId, body: Feedbac
     return {"turn_id": record.id, "feedback": _feedback_json(annotation)}
 
 
-@feedback_router.get(
-    "/v1/feedback", name="index", summary="Your feedback, newest turns first; everybody's for the scope `operate`"
+@_FEEDBACK.route(
+    "GET",
+    "/v1/feedback",
+    "Your feedback, newest turns first; everybody's for the scope `operate`",
+    access="read",
+    query=FeedbackQuery,
 )
-async def list_feedback(
-    services: ServicesDep,
-    caller: Reading,
-    before: Annotated[str | None, Query(max_length=128, description="The last turn id of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Json:
+async def list_feedback(request: Request, services: Services) -> Json:
+    query, caller = request.parse_query(FeedbackQuery), request.caller
     principal = None if "operate" in caller.scopes else caller.principal
-    found = await services.store.list_annotations("feedback", principal, before=before, limit=limit + 1)
-    page = found[:limit]
+    found = await services.store.list_annotations("feedback", principal, before=query.before, limit=query.limit + 1)
+    page = found[: query.limit]
     return {
         "feedback": [
             {
@@ -194,7 +252,7 @@ async def list_feedback(
             }
             for annotation in page
         ],
-        "next": page[-1].key if len(found) > limit else None,
+        "next": page[-1].key if len(found) > query.limit else None,
     }
 
 
@@ -216,3 +274,7 @@ async def session_feedback(services: Services, turns: Sequence[TurnRecord]) -> d
 
 def _feedback_json(annotation: Annotation) -> Json:
     return {**json.loads(annotation.value), "at": time_text(annotation.at)}
+
+
+def routes() -> list[Route]:
+    return [*_TURNS.routes, *_FEEDBACK.routes]

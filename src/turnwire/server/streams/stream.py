@@ -15,7 +15,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
-from turnwire.server.request import Request, json_headers
+from turnwire.server.request import Request, body_headers
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
 from turnwire.server.streams.hub import Reader, StreamHub
@@ -125,7 +125,7 @@ class Stream:
                     await source.wait()
                 except (TurnwireError, HttpError) as error:
                     refusal = error if isinstance(error, HttpError) else http_error(error)
-                    await send(_start(refusal.status, [*self._error_headers, *json_headers(refusal.body)]))
+                    await send(_start(refusal.status, [*self._error_headers, *body_headers(refusal.body)]))
                     connection.has_begun = True
                     connection.write(refusal.body, last=True)
                     return

@@ -13,8 +13,8 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
-from turnwire.server.request import Request, json_headers
-from turnwire.server.router import Endpoint, Parameter, Route, response
+from turnwire.server.request import Request, body_headers
+from turnwire.server.router import Endpoint, Json, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
 from turnwire.wires.a2a import tasks
@@ -176,7 +176,7 @@ def _rest(
             return result
         if result is not None:
             body = ascii_json(result)
-            headers = [(b"content-type", b"application/a2a+json"), *json_headers(body)[1:]]
+            headers = [(b"content-type", b"application/a2a+json"), *body_headers(body)[1:]]
             await request.respond(200, body, headers)
         return None
 
@@ -208,14 +208,14 @@ async def _set_push_params(request: Request) -> SetPushParams:
     return parse_fields(SetPushParams, {**fields, "taskId": request.params["id"]})
 
 
-async def _read_task(request: Request, services: Services) -> Stream | None:
+async def _read_task(request: Request, services: Services) -> Stream | Json | None:
     """Answer with a task, or with its stream: `GET .../tasks/{id}` or `GET .../tasks/{id}:subscribe`."""
     if request.params["id"].endswith(_SUBSCRIBE):
         return await _act(request, services)
     return await _rest(tasks.get_task, _query_task)(request, services)
 
 
-async def _act(request: Request, services: Services) -> Stream | None:
+async def _act(request: Request, services: Services) -> Stream | Json | None:
     """Act on a task: `.../tasks/{id}:cancel` or `.../tasks/{id}:subscribe`."""
     name = request.params["id"]
     for suffix, function in ((_CANCEL, tasks.cancel_task), (_SUBSCRIBE, tasks.subscribe)):
@@ -287,7 +287,7 @@ def _card_route(path: str, endpoint: Endpoint, summary: str, *parameters: Parame
         parameters,
         responses=responses,
         dialect=rest_error,
-        is_public=lambda settings: settings.of(A2aSettings).open_cards,
+        access=lambda settings: "public" if settings.of(A2aSettings).open_cards else "any key",
     )
 
 

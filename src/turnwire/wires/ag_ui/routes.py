@@ -21,7 +21,6 @@ from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_nu
 
 async def run(names: RunNames, request: Request, services: Services) -> Stream:
     """Start a turn, join the one that the run names, or continue one that has waited for answers."""
-    request.caller.needs("write")
     body = parse_json(RunInput, await request.json_body())
     if body.run_id is None and (run_id := request.header(b"x-run-id")):
         body = body.model_copy(update={"run_id": check_id(run_id)})
@@ -41,7 +40,6 @@ async def run(names: RunNames, request: Request, services: Services) -> Stream:
 
 async def read(names: RunNames, request: Request, services: Services) -> Stream | None:
     """Stream a run from its start or after a frame; or answer with a thread's messages as JSON."""
-    request.caller.needs("read")
     query, principal = request.query, request.caller.principal
     if "runId" not in query:
         if "threadId" not in query:
@@ -67,7 +65,6 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
 
 async def stop(names: RunNames, request: Request, services: Services) -> None:
     """Stop a run, or all unfinished runs of a thread."""
-    request.caller.needs("write")
     body, store, principal = parse_json(StopBody, await request.json_body()), services.store, request.caller.principal
     if body.run_id is not None:
         turns = [(await names.find(store, principal, body.run_id)).record]
@@ -114,6 +111,7 @@ def routes() -> list[Route]:
             RunInput,
             _STREAM,
             takes_files=True,
+            access="write",
         ),
         Route(
             "GET",
@@ -133,6 +131,7 @@ def routes() -> list[Route]:
                 "204": response("The run has ended and you have all of it"),
                 "416": response("There are not so many frames"),
             },
+            access="read",
         ),
         Route(
             "POST",
@@ -142,5 +141,6 @@ def routes() -> list[Route]:
             _TAG,
             body=StopBody,
             responses={"200": response("The runs that were stopped", "application/json")},
+            access="write",
         ),
     ]

@@ -37,7 +37,6 @@ RequestId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 async def chat(request: Request, services: Services) -> Stream | None:
     """Start a turn, join the one that answers this message already, or continue one that has waited."""
-    request.caller.needs("write")
     wire = _wire(request, services)
     body = parse_json(ChatBody, await read_chat(request))
     with services.streams.room(request.caller.principal):
@@ -63,7 +62,6 @@ async def _continue(
 
 async def resume(request: Request, services: Services) -> Stream | None:
     """Stream the turn that runs in a chat, from its start; or a run, from a chunk."""
-    request.caller.needs("read")
     wire, index, name = _wire(request, services), _start_index(request.query), request.id_param()
     found = await find_run(services, request.caller, name)
     if found is None:
@@ -81,7 +79,6 @@ async def resume(request: Request, services: Services) -> Stream | None:
 
 async def messages(request: Request, services: Services) -> None:
     """Answer with the messages of a chat, for a page that is opened again."""
-    request.caller.needs("read")
     wire, principal = _wire(request, services), request.caller.principal
     async with services.requests.slot(principal):
         async with services.searches.slot(principal):
@@ -92,7 +89,6 @@ async def messages(request: Request, services: Services) -> None:
 
 async def stop(request: Request, services: Services) -> None:
     """Stop all unfinished turns of a chat, or the turn of a run."""
-    request.caller.needs("write")
     turns, _ = await find_runs(services, request.caller, request.id_param())
     stopped = await stop_turns(services, turns)
     await request.respond_json(200, {"stopped": [turn.id for turn in stopped]})
@@ -298,6 +294,7 @@ def routes() -> list[AnyRoute]:
             ChatBody,
             _STREAM,
             takes_files=True,
+            access="write",
         ),
         Route(
             "GET",
@@ -312,6 +309,7 @@ def routes() -> list[AnyRoute]:
                 Parameter("startIndex", "query", "The first chunk to send, from the end if it is negative."),
             ],
             responses={**_STREAM, "204": response("No answer is being generated")},
+            access="read",
         ),
         Route(
             "GET",
@@ -327,6 +325,7 @@ def routes() -> list[AnyRoute]:
                     {"type": "object", "required": ["messages"], "properties": {"messages": _MESSAGES}},
                 )
             },
+            access="read",
         ),
         Route(
             "POST",
@@ -336,6 +335,7 @@ def routes() -> list[AnyRoute]:
             _TAG,
             [_CHAT],
             responses={"200": response("The turns that were stopped", "application/json")},
+            access="write",
         ),
         SocketRoute("/api/chat/ws", ChatSocket, "Chats on one WebSocket: the AI SDK's `WebSocketChatTransport`", _TAG),
     ]

@@ -87,7 +87,7 @@ async def resource_metadata(request: Request, services: Services) -> None:
 def _metadata_route(path: str) -> Route:
     summary = "The metadata of `/mcp` as a protected resource (RFC 9728)"
     responses = {"200": response("The metadata", "application/json"), "404": response("There is none")}
-    return Route("GET", path, resource_metadata, summary, "mcp", responses=responses, is_public=lambda _: True)
+    return Route("GET", path, resource_metadata, summary, "mcp", responses=responses, access="public")
 
 
 def routes() -> list[Route]:

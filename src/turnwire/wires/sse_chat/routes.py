@@ -51,7 +51,6 @@ _MAX_WAIT_SECONDS = 60
 
 async def chat(request: Request, services: Services) -> None:
     """Start or join a turn, and answer when it has ended."""
-    request.caller.needs("write")
     body = parse_json(MessageBody, await request.json_body())
     answer = await answer_turn(services, request, body)
     if answer is None:
@@ -66,7 +65,6 @@ async def chat(request: Request, services: Services) -> None:
 
 async def chat_stream(request: Request, services: Services) -> Stream:
     """Start or join a turn, and stream it."""
-    request.caller.needs("write")
     body = parse_json(MessageBody, await request.json_body())
     cursor = parse_cursor({}, request.headers)
     with services.streams.room(request.caller.principal):
@@ -77,7 +75,6 @@ async def chat_stream(request: Request, services: Services) -> Stream:
 
 async def turn_events(request: Request, services: Services) -> Stream | None:
     """Stream a turn from any position on any wire, live or finished; or answer with JSON if there is a `wait`."""
-    request.caller.needs("read")
     turn_id, query = request.id_param(), request.query
     cursor, offset, wire = parse_cursor(query, request.headers), parse_offset(query), _wire(services, query)
     if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
@@ -110,7 +107,6 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
 
 async def turn_log(request: Request, services: Services) -> Stream:
     """Send the committed events of a turn as a file."""
-    request.caller.needs("read")
     record = await services.store.find_turn(request.caller.principal, request.id_param())
     with services.streams.room(request.caller.principal):
         return stream_log(request, services, record)
@@ -186,7 +182,6 @@ async def _next_events(services: Services, record: TurnRecord, cursor: Cursor, s
 
 async def session_events(request: Request, services: Services) -> Stream:
     """Stream all turns of a session, each whole and in order, for as long as the client reads."""
-    request.caller.needs("read")
     session_id, principal, store = request.id_param(), request.caller.principal, services.store
     cursor = parse_session_cursor(request.query, request.headers)
     session = await store.find_session(principal, session_id)
@@ -236,6 +231,7 @@ def routes() -> list[Route]:
             MessageBody,
             {"200": response("The answer", "application/json")},
             takes_files=True,
+            access="write",
         ),
         Route(
             "POST",
@@ -247,6 +243,7 @@ def routes() -> list[Route]:
             MessageBody,
             _EVENTS,
             takes_files=True,
+            access="write",
         ),
         Route(
             "GET",
@@ -268,6 +265,7 @@ def routes() -> list[Route]:
                 "410": response("On a text wire: its events are past their retention"),
                 "416": response("There are not so many bytes, or they are void"),
             },
+            access="read",
         ),
         Route(
             "GET",
@@ -277,6 +275,7 @@ def routes() -> list[Route]:
             "turns",
             [_ID],
             responses={"200": response("The log", "application/jsonl")},
+            access="read",
         ),
         Route(
             "GET",
@@ -286,6 +285,7 @@ def routes() -> list[Route]:
             "sessions",
             [_ID, _LAST_ID, Parameter("after", "query", "`<turn_id>:<position>`")],
             responses=_EVENTS,
+            access="read",
         ),
     ]
 

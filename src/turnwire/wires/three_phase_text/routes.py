@@ -27,7 +27,6 @@ THREE_PHASE_TEXT = ThreePhaseText()
 
 async def messages(request: Request, services: Services) -> None:
     """Start or join a turn, and answer when it has ended."""
-    request.caller.needs("write")
     answer = await answer_turn(services, request, await _read_message(request))
     if answer is None:
         return
@@ -41,7 +40,6 @@ async def messages(request: Request, services: Services) -> None:
 
 async def messages_stream(request: Request, services: Services) -> Stream:
     """Start or join a turn, and stream it."""
-    request.caller.needs("write")
     body = await _read_message(request)
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
@@ -78,6 +76,7 @@ def routes() -> list[Route]:
             RagMessageBody,
             {"200": response("The answer", "application/json"), **_FAILED},
             takes_files=True,
+            access="write",
         ),
         Route(
             "POST",
@@ -89,5 +88,6 @@ def routes() -> list[Route]:
             RagMessageBody,
             {"200": response("`three_phase_text`", "text/plain"), **_FAILED},
             takes_files=True,
+            access="write",
         ),
     ]

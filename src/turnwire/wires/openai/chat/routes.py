@@ -49,7 +49,6 @@ _OPTIONS = (
 
 async def create(request: Request, services: Services) -> Stream | None:
     """Start a turn, or continue one that waits; stream it, or answer when it has ended or waits again."""
-    request.caller.needs("write")
     body = parse_completion_body(await request.json_body())
     conversation = read_messages(body.messages)
     if body.stream:
@@ -131,12 +130,10 @@ async def _continue(request: Request, services: Services, conversation: ClientCo
 
 async def list_models(request: Request, services: Services) -> None:
     """Answer with the agents by name; the first one is the default."""
-    request.caller.needs("read")
     await request.respond_json(200, {"object": "list", "data": [_model(name) for name in services.agents]})
 
 
 async def show_model(request: Request, services: Services) -> None:
-    request.caller.needs("read")
     name = request.params["id"]
     agent_of(services, name)  # Raises an error for an unknown name; `turnwire` is known, as in requests.
     await request.respond_json(200, _model(name))
@@ -190,8 +187,20 @@ def routes() -> list[Route]:
             _COMPATIBLE,
             openai_error,
             takes_files=True,
+            access="write",
         ),
-        Route("GET", "/v1/models", list_models, "The agents, by name", _TAG, (), None, _COMPATIBLE, openai_error),
+        Route(
+            "GET",
+            "/v1/models",
+            list_models,
+            "The agents, by name",
+            _TAG,
+            (),
+            None,
+            _COMPATIBLE,
+            openai_error,
+            access="read",
+        ),
         Route(
             "GET",
             "/v1/models/{id:path}",
@@ -202,5 +211,6 @@ def routes() -> list[Route]:
             None,
             _COMPATIBLE,
             openai_error,
+            access="read",
         ),
     ]

@@ -16,7 +16,7 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error
 from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request
-from turnwire.server.router import AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
+from turnwire.server.router import Access, AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.socket import SilentWire, SocketHandler
@@ -36,7 +36,6 @@ _MAX_QUEUED = 8
 
 async def create(request: Request, services: Services) -> Stream | None:
     """Start a turn, or continue one that waits; stream the response, or answer with it when it is over."""
-    request.caller.needs("write")
     body, key = parse_response_body(await request.json_body()), request.idempotency_key
     store = services.store
     if body.stream:
@@ -58,7 +57,6 @@ async def create(request: Request, services: Services) -> Stream | None:
 
 async def show(request: Request, services: Services) -> Stream | None:
     """Answer with a response so far; or stream it, from the start or after an event."""
-    request.caller.needs("read")
     query = request.query
     record, wire = await find_response(services, request.caller, request.params["id"])
     if query.get("stream") == "true":
@@ -74,7 +72,6 @@ async def show(request: Request, services: Services) -> Stream | None:
 
 async def cancel(request: Request, services: Services) -> None:
     """Stop the turn, and answer when it has stopped, also if it had before."""
-    request.caller.needs("write")
     record, wire = await find_response(services, request.caller, request.params["id"])
     await services.runner.cancel(record.id)
     record = await services.store.find_turn(request.caller.principal, record.id)
@@ -83,7 +80,6 @@ async def cancel(request: Request, services: Services) -> None:
 
 async def delete(request: Request, services: Services) -> None:
     """Delete the turn and its log; with the last turn of a conversation, the conversation too."""
-    request.caller.needs("write")
     name, store, principal = request.params["id"], services.store, request.caller.principal
     record, _ = await find_response(services, request.caller, name)
     await services.runner.cancel(record.id)
@@ -95,7 +91,6 @@ async def delete(request: Request, services: Services) -> None:
 
 async def list_input_items(request: Request, services: Services) -> None:
     """Answer with what the client sent: the message and its history, or the answers to calls."""
-    request.caller.needs("read")
     async with services.requests.slot(request.caller.principal):
         record, wire = await find_response(services, request.caller, request.params["id"])
         items = await _input_items(services, record, wire.segment)
@@ -272,10 +267,14 @@ def _route(
     summary: str,
     parameters: Sequence[Parameter] = (),
     body: type[BaseModel] | None = None,
+    *,
+    access: Access = "any key",
 ) -> Route:
     responses = {"200": response("As OpenAI's clients expect it")}
     takes_files = body is ResponseBody
-    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, openai_error, takes_files)
+    return Route(
+        method, path, endpoint, summary, "openai", parameters, body, responses, openai_error, takes_files, access
+    )
 
 
 def routes() -> list[AnyRoute]:
@@ -287,6 +286,7 @@ def routes() -> list[AnyRoute]:
             "Send a message, as with OpenAI's Responses API",
             [Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")],
             ResponseBody,
+            access="write",
         ),
         _route(
             "GET",
@@ -298,9 +298,19 @@ def routes() -> list[AnyRoute]:
                 Parameter("stream", "query", "`true` for the stream."),
                 Parameter("starting_after", "query", "The `sequence_number` of the last event you have."),
             ],
+            access="read",
         ),
-        _route("DELETE", "/v1/responses/{id}", delete, "Delete a response, its turn and its log", [_ID]),
-        _route("POST", "/v1/responses/{id}/cancel", cancel, "Stop a response; answers when it has stopped", [_ID]),
+        _route(
+            "DELETE", "/v1/responses/{id}", delete, "Delete a response, its turn and its log", [_ID], access="write"
+        ),
+        _route(
+            "POST",
+            "/v1/responses/{id}/cancel",
+            cancel,
+            "Stop a response; answers when it has stopped",
+            [_ID],
+            access="write",
+        ),
         _route(
             "GET",
             "/v1/responses/{id}/input_items",
@@ -312,6 +322,7 @@ def routes() -> list[AnyRoute]:
                 Parameter("after", "query", "The last id of the page before."),
                 Parameter("limit", "query", "The largest number of items, 20 by default."),
             ],
+            access="read",
         ),
         # Without these routes, `compact` and `input_tokens` would be taken for ids of responses.
         _route("POST", "/v1/responses/compact", compact, "Not supported: a 404 that says so"),
