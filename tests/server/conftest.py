@@ -32,6 +32,8 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
             function.can_block_in("turnwire/stores/postgres/connections.py", "connect")
             function.can_block_in("turnwire/assembly.py", {"build_retrieval", "build_vault"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
+            # Settings are read before the server starts; they look whether files exist.
+            function.can_block_in("turnwire/settings.py", {"__init__"})
         yield
 
 

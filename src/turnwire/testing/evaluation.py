@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from turnwire.core.contracts.agents import Agent, keeps_journal
 from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.errors import RecordingError
-from turnwire.core.journal.turn_journal import RecordedCall, ToolDeniedError, current_journal
+from turnwire.core.journal.turn_journal import APPROVAL, RecordedCall, ToolDeniedError, current_journal
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import ApprovalResponseEvent, Event, ToolCallEvent
 from turnwire.core.log.state import TurnFold
@@ -217,8 +217,8 @@ class _AnsweredAgent:
         return self._agent.answer(turn)
 
     def _find(self, entry: JournalEntry) -> RecordedCall | None:
-        if entry.kind != "tool":
-            return None
+        if entry.kind != "tool" or entry.names == (APPROVAL,):
+            return None  # `_finish_waits` decides about requests for approval.
         for call in self._calls:
             if (call.entry.names, call.entry.args) == (entry.names, entry.args):
                 # The same question may be asked again, and has the same answer.
