@@ -7,7 +7,6 @@ restart has made void are left out, because these wires cannot take back what th
 from bisect import bisect_left
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from turnwire.core.contracts.stores import Accepted, LogReader
 from turnwire.core.contracts.wires import Control, Encoder, Wire
 from turnwire.core.errors import EventsGoneError, RestartedError
 from turnwire.core.log.codec import LoggedEvent, decode_event
-from turnwire.core.log.events import RestartEvent
+from turnwire.core.log.events import ApprovalResponseEvent, ReplyEvent, RestartEvent, ToolResultEvent
 from turnwire.core.log.follow import follow, read_all
 from turnwire.server.errors import HttpError
 
@@ -37,6 +36,8 @@ class ResumePoint(Struct, frozen=True):
     is_end: bool = False
     control: Control | None = None
 
+
+_ANSWERS = ("approval_response", "reply", "tool_result")
 
 START = ResumePoint()
 """The resume point of a turn that was just created: its log need not be read."""
@@ -89,20 +90,17 @@ async def encoder_at(store: LogReader, turn_id: str, wire: Wire, position: int, 
 # The walk
 
 
-class LogVisitor(Protocol):
-    """Looks for something in a log."""
+class LogVisitor:
+    """Looks for something in a log; this one for nothing."""
 
     def begin(self) -> None:
         """Forget the last walk: another one begins at the start of the log."""
-        ...
 
-    def visit(self, logged: LoggedEvent) -> bool:
-        """Look at the next event. Returns True to see no more."""
-        ...
+    def visit(self, logged: LoggedEvent) -> None:
+        """Look at the next event."""
 
     def restarted(self, span: range) -> None:
         """Take note that these positions, some of which were visited, are void; the walk begins again without them."""
-        ...
 
 
 async def walk_log(store: LogReader, turn_id: str, visitor: LogVisitor) -> Void:
@@ -121,7 +119,6 @@ async def walk_log(store: LogReader, turn_id: str, visitor: LogVisitor) -> Void:
 async def _walk(store: LogReader, turn_id: str, visitor: LogVisitor, void: Void) -> range | None:
     """Walk until the first restart that is not known to be void; return the positions that it voids."""
     visitor.begin()
-    is_done = False
     with whole_log(turn_id):
         async with aclosing(read_all(store, turn_id)) as pages:
             async for events in pages:
@@ -132,26 +129,13 @@ async def _walk(store: LogReader, turn_id: str, visitor: LogVisitor, void: Void)
                         restart = decode_event(logged.body)
                         assert isinstance(restart, RestartEvent)
                         return range(restart.from_position + 1, logged.position + 1)
-                    is_done = is_done or visitor.visit(logged)
+                    visitor.visit(logged)
     return None
-
-
-class _VoidOnly:
-    """A visitor that looks at no event, for callers that need only the void positions."""
-
-    def begin(self) -> None:
-        pass
-
-    def visit(self, logged: LoggedEvent) -> bool:
-        return True
-
-    def restarted(self, span: range) -> None:
-        pass
 
 
 async def void_of(store: LogReader, turn_id: str) -> Void:
     """Return the void positions of a log. Raises HttpError 410."""
-    return await walk_log(store, turn_id, _VoidOnly())
+    return await walk_log(store, turn_id, LogVisitor())
 
 
 @contextmanager
@@ -171,13 +155,15 @@ def whole_log(turn_id: str) -> Generator[None]:
 class Unit(Struct, frozen=True):
     """A unit that clients count in: `count` returns the number of units in some bytes, `skip` the bytes after some.
 
-    `advice` tells a client how to continue after a number of units, which `format` puts in.
+    `advice` tells a client how to continue after a number of units, which `format` puts in. With `per_segment` a client
+    counts from the start of its segment, otherwise from the start of the turn.
     """
 
     name: str
     advice: str
     count: Callable[[bytes], int]
     skip: Callable[[bytes, int], bytes]
+    per_segment: bool = False
 
 
 def count_frames(body: bytes) -> int:
@@ -194,8 +180,8 @@ BYTES = Unit("byte", "read from offset={}", len, lambda body, count: body[count:
 FRAMES = Unit("frame", "read on after frame {}", count_frames, skip_frames)
 
 
-class EncodedWalk:
-    """The base of visitors that look at what a wire sends.
+class EncodedWalk(LogVisitor):
+    """A visitor that looks at what a wire sends.
 
     `pause` is what the encoder would have ended the stream with before the event that is visited.
     """
@@ -207,63 +193,86 @@ class EncodedWalk:
         self.encoder = self._wire.encoder()
         self.pause = b""
 
-    def visit(self, logged: LoggedEvent) -> bool:
-        is_done = self.see(logged, self.encoder.frame(logged))
+    def visit(self, logged: LoggedEvent) -> None:
+        self.see(logged, self.encoder.frame(logged))
         self.pause = self.encoder.pause()
-        return is_done
 
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        """Look at an event and its frame. Returns True to see no more."""
-        raise NotImplementedError
-
-    def restarted(self, span: range) -> None:
-        pass
-
-    def begins_segment(self, frame: bytes) -> bool:
-        """Return True if the turn has waited for a person before this frame."""
-        return bool(self.pause) and frame.startswith(self.pause)
-
-    def segment_start(self, logged: LoggedEvent, frame: bytes) -> ResumePoint:
-        """Return the resume point of a client that was sent the pause before this frame."""
-        return ResumePoint(logged.position, frame[len(self.pause) :], is_end=logged.is_last)
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
+        """Look at an event and its frame."""
 
 
-class CountFinder(EncodedWalk):
-    """Finds the point after `count` units.
+class Segment(Struct, frozen=True):
+    """A part of a turn's stream, up to the next wait.
 
-    Subclasses that learn the count during the walk set it to None until then. `start` is the number of units before
-    the first one that the client counts, `seen` the number of all units so far. `kept` is the number of units that no
-    restart has made void; None if none were.
+    It has a number from 1, the position of its first event, and `start` units before it. `answers` are the ids of the
+    calls and questions that were answered before it.
     """
 
-    def __init__(self, wire: Wire, unit: Unit, count: int | None) -> None:
+    number: int = 1
+    position: int = 0
+    start: int = 0
+    answers: frozenset[str] = frozenset()
+
+
+Target = Callable[[Segment], int | None]
+"""Returns how many units of the whole stream a client has, if it continues in this segment, else None."""
+
+
+class PositionFinder(EncodedWalk):
+    """Finds where a client continues: after `count` units, in the last segment that `target` accepts.
+
+    `segment` is that segment, and `seen` the number of all units so far. `kept` is the number of units that no restart
+    has made void; None if none were.
+    """
+
+    def __init__(self, wire: Wire, unit: Unit, target: Target) -> None:
         super().__init__(wire)
         self._unit = unit
-        self.count = count
+        self._target = target
         self.kept: int | None = None
 
     def begin(self) -> None:
         super().begin()
+        self.segments: list[Segment] = []
+        self.segment: Segment | None = None
+        self.count = self.seen = 0
         self.point = START
-        self.start = 0
-        self.seen = 0
         self.is_found = False
+        self._answers: set[str] = set()
         self._marks: list[tuple[int, int]] = []
+        self._add_segment(Segment())
 
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+    def _add_segment(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        if (count := self._target(segment)) is not None:
+            self.segment, self.count, self.is_found = segment, count, False
+
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
+        if self.pause:
+            self._note_wait(logged, frame)
         before, units = self.seen, self._unit.count(frame)
         self.seen += units
         if units:
             self._marks.append((logged.position, before))
         if not self.is_found:
             self.point = self._point(logged, frame, before)
-        return self.is_found
+
+    def _note_wait(self, logged: LoggedEvent, frame: bytes) -> None:
+        """Note an answer, and the segment that begins if it was the last."""
+        if logged.type in _ANSWERS:
+            answer = logged.event
+            assert isinstance(answer, ApprovalResponseEvent | ReplyEvent | ToolResultEvent)
+            self._answers.add(answer.question_id if isinstance(answer, ReplyEvent) else answer.call_id)
+        if frame.startswith(self.pause):
+            start = self.seen + self._unit.count(self.pause)
+            self._add_segment(Segment(len(self.segments) + 1, logged.position, start, frozenset(self._answers)))
+            self._answers.clear()
 
     def _point(self, logged: LoggedEvent, frame: bytes, before: int) -> ResumePoint:
-        rest, count = b"", self.count
-        if count is not None and (self.seen > count or (logged.is_last and self.seen == count)):
+        rest = b""
+        if self.segment and (self.seen > self.count or (logged.is_last and self.seen == self.count)):
             self.is_found = True
-            rest = self._unit.skip(frame, count - before)
+            rest = self._unit.skip(frame, self.count - before)
         return ResumePoint(logged.position, rest, is_end=logged.is_last)
 
     def restarted(self, span: range) -> None:
@@ -272,44 +281,40 @@ class CountFinder(EncodedWalk):
             kept = self._marks[index][1]
             self.kept = kept if self.kept is None else min(self.kept, kept)
 
+    @property
+    def start(self) -> int:
+        """Return the number of units before those that the client counts."""
+        return self.segment.start if self.segment and self._unit.per_segment else 0
+
     def check(self, had: int) -> None:
         """Raise HttpError 416 if there are fewer than `count` units, or if a restart voided some of the first `had`."""
         unit, total = self._unit, self.seen - self.start
         if self.kept is not None and self.kept < had:
             kept = max(0, self.kept - self.start)
             message = f"a restart made void what followed {unit.name} {kept}; drop it, and {unit.advice.format(kept)}"
-            raise _bad_offset(kept, message)
-        if not self.is_found and self.count is not None and self.seen + unit.count(self.pause) < self.count:
+            raise bad_offset(kept, message)
+        if not self.is_found and self.seen + unit.count(self.pause) < self.count:
             message = f"there are {total} {unit.name}s so far; {unit.advice.format(total)}, or from the start"
-            raise _bad_offset(total, message)
+            raise bad_offset(total, message)
 
 
 async def find_point(store: LogReader, turn_id: str, wire: Wire, unit: Unit, count: int) -> ResumePoint:
     """Return the point after so many units. Raises HttpError 410 or 416."""
-    finder = CountFinder(wire, unit, count)
+    finder = PositionFinder(wire, unit, lambda segment: count if segment.number == 1 else None)
     void = await walk_log(store, turn_id, finder)
     finder.check(count)
     return replace(finder.point, void=void)
 
 
-class _SegmentFinder(EncodedWalk):
-    """Finds the start of the last segment, which is the start of the log if the turn has never waited."""
-
-    def begin(self) -> None:
-        super().begin()
-        self.point = START
-
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        if self.begins_segment(frame):
-            self.point = self.segment_start(logged, frame)
-        return False
-
-
-async def find_last_segment(store: LogReader, turn_id: str, wire: Wire) -> ResumePoint:
-    """Return the start of the last segment, for a client that has ended the last wait. Raises HttpError 410."""
-    finder = _SegmentFinder(wire)
+async def find_segment(
+    store: LogReader, turn_id: str, wire: Wire, accepts: Callable[[Segment], bool]
+) -> ResumePoint | None:
+    """Return the start of the last segment that is accepted; None if none is. Raises HttpError 410."""
+    finder = PositionFinder(wire, FRAMES, lambda segment: segment.start if accepts(segment) else None)
     void = await walk_log(store, turn_id, finder)
-    return replace(finder.point, void=void)
+    if finder.segment is None:
+        return None
+    return replace(START if finder.segment.number == 1 else finder.point, void=void)
 
 
 async def find_start(store: LogReader, accepted: Accepted) -> ResumePoint:
@@ -317,7 +322,7 @@ async def find_start(store: LogReader, accepted: Accepted) -> ResumePoint:
     return START if accepted.created else ResumePoint(void=await void_of(store, accepted.record.id))
 
 
-def _bad_offset(size: int, message: str) -> HttpError:
+def bad_offset(size: int, message: str) -> HttpError:
     return HttpError(416, "bad_offset", message, headers={"Content-Range": f"bytes */{size}"}, size=size)
 
 

@@ -5,24 +5,20 @@ from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.streams.replay import StateReader
-from turnwire.server.streams.resume import FRAMES, ResumePoint, find_point, walk_log
+from turnwire.server.streams.resume import FRAMES, LogVisitor, ResumePoint, find_point, walk_log
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.a2a.frames import task_of_state
 from turnwire.wires.framing import frame
 
 
-class _Snapshot:
+class _Snapshot(LogVisitor):
     """Folds the events of a log that count."""
 
     def begin(self) -> None:
         self.fold = TurnFold()
 
-    def visit(self, logged: LoggedEvent) -> bool:
+    def visit(self, logged: LoggedEvent) -> None:
         self.fold.add(logged)
-        return False
-
-    def restarted(self, span: range) -> None:
-        pass
 
 
 async def snapshot_point(store: StateReader, record: TurnRecord, wire: A2a) -> ResumePoint:

@@ -43,7 +43,7 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
 async def _unfinished_run(services: Services, record: TurnRecord, thread_id: str) -> dict[str, Any]:
     wire = RunName(record).wire(thread_id, 0)
     log = await read_runs(services.store, record.id, wire)
-    run_id = RunName(record, len(log.starts)).name
+    run_id = RunName(record, len(log.segments)).name
     if not log.open:
         # A run that ended with a call of a client tool cannot be joined: the messages contain the call.
         return {} if log.pause else {"activeRun": {"runId": run_id}}

@@ -24,7 +24,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import parse_count
-from turnwire.server.streams.resume import FRAMES, CountFinder, ResumePoint, count_frames, walk_log
+from turnwire.server.streams.resume import FRAMES, PositionFinder, ResumePoint, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
 _MAX_NAMES = 10_000
@@ -38,37 +38,27 @@ class RunRequest(Struct, frozen=True):
     run: int
 
 
-class ThreadLog(CountFinder):
+class ThreadLog(PositionFinder):
     """The runs of a turn, as its log shows them, and the point after frame `after`, at the earliest in run `number`.
 
-    `starts` are the numbers of frames before each run; `requests` are the interrupts by their positions, `open` those
-    that are not answered; `client_calls` are the runs that have ended with a call of one of the client's tools, by call
-    id; `pause` is how a run that waits ends.
+    `requests` are the interrupts by their positions, `open` those that are not answered; `client_calls` are the runs
+    that have ended with a call of one of the client's tools, by call id.
     """
 
     def __init__(self, wire: Wire, number: int = 1, after: int = 0) -> None:
-        super().__init__(wire, FRAMES, after)
-        self._number = number
-        self._after = after
+        super().__init__(wire, FRAMES, lambda run: max(after, run.start) if run.number == number else None)
 
     def begin(self) -> None:
         super().begin()
-        self.count = self._after if self._number == 1 else None
-        self.starts = [0]
         self.requests: dict[int, RunRequest] = {}
         self.open: set[int] = set()
         self.client_calls: dict[str, int] = {}
         self._newest: dict[str, int] = {}
 
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        if self.begins_segment(frame):
-            self.starts.append(self.seen + count_frames(self.pause))
-            if len(self.starts) == self._number:
-                self.count = max(self._after, self.starts[-1])
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
+        super().see(logged, frame)
         if logged.type in _WAIT_EVENTS:
             self._note(logged.event, logged.position)
-        super().see(logged, frame)
-        return False
 
     def _note(self, event: Event, position: int) -> None:
         match event:
@@ -82,13 +72,13 @@ class ThreadLog(CountFinder):
             case ReplyEvent():
                 self.open.discard(self._newest.get(event.question_id, 0))
             case ToolCallEvent(runs_on="client"):
-                self.client_calls[event.call_id] = len(self.starts)
+                self.client_calls[event.call_id] = len(self.segments)
             case _:
                 pass
 
     def _request(self, name: str, event: ApprovalRequestEvent | QuestionEvent, position: int) -> None:
         self._newest[name] = position
-        self.requests[position] = RunRequest(event, len(self.starts))
+        self.requests[position] = RunRequest(event, len(self.segments))
         self.open.add(position)
 
 
@@ -155,7 +145,7 @@ async def find_in_run(store: LogReader, run: RunName, wire: Wire, after: int) ->
     """
     log = ThreadLog(wire, run.number, after)
     void = await walk_log(store, run.record.id, log)
-    if run.number > len(log.starts):
+    if log.segment is None:
         raise TurnNotFoundError(run.name)
     if log.kept is not None and log.kept < after:
         # The client cannot take back what it has received.

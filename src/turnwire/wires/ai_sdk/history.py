@@ -125,10 +125,9 @@ class _MessageWalk(EncodedWalk):
         super().begin()
         self.builder = MessageBuilder(self._version)
 
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
         for chunk in chunks_of(frame):
             self.builder.take(read_chunk(chunk))
-        return False
 
 
 async def chat_messages(services: Services, caller: Caller, name: str, wire: AiSdk, root: str) -> list[dict[str, Any]]:

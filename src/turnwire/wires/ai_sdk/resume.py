@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from turnwire.core.contracts.stores import LogReader
 from turnwire.core.contracts.wires import Wire
-from turnwire.core.errors import RestartedError
+from turnwire.core.errors import RestartedError, TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.core.log.events import ApprovalResponseEvent, DoneEvent, ReplyEvent, ToolResultEvent
+from turnwire.core.log.events import DoneEvent
 from turnwire.core.log.follow import follow
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.resume import (
-    CountFinder,
-    EncodedWalk,
+    PositionFinder,
     ResumePoint,
     Unit,
     Void,
+    find_segment,
     settled_encoder,
     walk_log,
 )
@@ -47,37 +47,12 @@ def parse_run_id(text: str) -> RunId:
     return RunId(text)
 
 
-class _AnswerFinder(EncodedWalk):
-    """Finds the segment that follows these answers; None while there is more to answer before it."""
-
-    def __init__(self, wire: Wire, ids: set[str]) -> None:
-        super().__init__(wire)
-        self._ids = ids
-
-    def begin(self) -> None:
-        super().begin()
-        self.point: ResumePoint | None = None
-        self._is_answered = False
-
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        if self.pause and logged.type in ("approval_response", "reply", "tool_result"):
-            answer = logged.event
-            assert isinstance(answer, ApprovalResponseEvent | ReplyEvent | ToolResultEvent)
-            answered = answer.question_id if isinstance(answer, ReplyEvent) else answer.call_id
-            self._is_answered = self._is_answered or answered in self._ids
-        if self._is_answered and self.begins_segment(frame):
-            self.point, self._is_answered = self.segment_start(logged, frame), False
-        return False
-
-
 async def find_answer(store: LogReader, turn_id: str, wire: Wire, ids: set[str]) -> ResumePoint | None:
     """Return the start of the segment that follows the answers to calls and questions.
 
     None while there is more to answer before it. Raises HttpError 410.
     """
-    finder = _AnswerFinder(wire, ids)
-    void = await walk_log(store, turn_id, finder)
-    return None if finder.point is None else replace(finder.point, void=void)
+    return await find_segment(store, turn_id, wire, lambda segment: not ids.isdisjoint(segment.answers))
 
 
 def _count_chunks(body: bytes) -> int:
@@ -92,67 +67,49 @@ def _skip_chunks(body: bytes, count: int) -> bytes:
     return body.removeprefix(END) or body
 
 
-_CHUNKS = Unit("chunk", "read on with startIndex={}", _count_chunks, _skip_chunks)
+_CHUNKS = Unit("chunk", "read on with startIndex={}", _count_chunks, _skip_chunks, per_segment=True)
 
 
-class _ChunkFinder(CountFinder):
+class _ChunkFinder(PositionFinder):
     """Finds a chunk by its index in the segment that begins at a position, from the end if the index is negative."""
 
     def __init__(self, wire: Wire, first: int, index: int) -> None:
-        super().__init__(wire, _CHUNKS, None)
-        self._first = first
+        super().__init__(wire, _CHUNKS, lambda each: each.start + max(0, index) if each.position == first else None)
         self._index = index
 
     def begin(self) -> None:
         super().begin()
         self._tail: deque[tuple[LoggedEvent, bytes, int]] = deque()
-        self._start_at(0)
 
-    def _start_at(self, start: int) -> None:
-        self.start = start
-        self.count = start + self._index if self._index >= 0 else None
-
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        is_before = logged.position < self._first
-        if is_before:
-            self.count = None
-        elif logged.position == self._first and frame.startswith(self.pause):
-            # The pause belongs to the segment before.
-            self._start_at(self.seen + _count_chunks(self.pause))
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
         before = self.seen
         super().see(logged, frame)
-        if is_before:
-            self._start_at(self.seen)
-        elif self._index < 0:
-            self._keep(logged, frame, before)
-        return False
+        if self.segment and self._index < 0:
+            # Kept from the frame with the chunk that the negative index names.
+            self._tail.append((logged, frame, before))
+            while len(self._tail) > 1 and self._tail[1][2] <= self.seen + self._index:
+                self._tail.popleft()
 
-    def _keep(self, logged: LoggedEvent, frame: bytes, before: int) -> None:
-        """Keep the last frames, from the frame with the chunk that the negative index names."""
-        self._tail.append((logged, frame, before))
-        while len(self._tail) > 1 and self._tail[1][2] <= self.seen + self._index:
-            self._tail.popleft()
-
-    def found(self) -> tuple[ResumePoint, int]:
-        """Return the point before the chunk, and the index of the last chunk. Raises HttpError 416."""
-        if self.count is not None:
+    def found(self) -> ResumePoint:
+        """Return the point before the chunk. Raises HttpError 416."""
+        if not self._tail:
             self.check(self.count)
-        elif self._tail:
-            logged, frame, before = self._tail[0]
-            rest = _skip_chunks(frame, max(self.start, self.seen + self._index) - before)
-            self.point = ResumePoint(logged.position, rest, is_end=logged.is_last)
-        return self.point, self.seen - self.start - 1
+            return self.point
+        logged, frame, before = self._tail[0]
+        rest = _skip_chunks(frame, max(self.start, self.seen + self._index) - before)
+        return ResumePoint(logged.position, rest, is_end=logged.is_last)
 
 
 async def find_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tuple[ResumePoint, int]:
     """Return the resume point before a chunk, from the end if it is negative, and the index of the last chunk.
 
-    Raises HttpError 410 or 416.
+    Raises TurnNotFoundError, HttpError 410 or 416.
     """
     finder = _ChunkFinder(wire, run.first, index)
     void = await walk_log(store, run.turn_id, finder)
-    point, last = finder.found()
-    return replace(point, void=void), last
+    if finder.segment is None:
+        raise TurnNotFoundError(str(run))
+    return replace(finder.found(), void=void), finder.seen - finder.start - 1
 
 
 class AnswerSource(StreamSource):

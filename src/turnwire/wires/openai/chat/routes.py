@@ -14,7 +14,7 @@ from turnwire.server.messages import check_id
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
-from turnwire.server.streams.resume import START, ResumePoint, find_last_segment, void_of
+from turnwire.server.streams.resume import START, ResumePoint, find_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import LAST_PLACE, settled_turn, start_turn
 from turnwire.wires.framing import TURN_FAILED
@@ -79,8 +79,8 @@ async def _point(
 ) -> ResumePoint:
     if created:
         return START
-    if conversation.results:
-        return await find_last_segment(services.store, record.id, wire)
+    if conversation.results and (last := await find_segment(services.store, record.id, wire, lambda _: True)):
+        return last
     return ResumePoint(void=await void_of(services.store, record.id))
 
 

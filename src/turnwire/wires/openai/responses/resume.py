@@ -26,11 +26,11 @@ from turnwire.server.errors import HttpError
 from turnwire.server.streams.replay import StateReader
 from turnwire.server.streams.resume import (
     FRAMES,
-    CountFinder,
     EncodedWalk,
+    LogVisitor,
+    PositionFinder,
     ResumePoint,
     count_frames,
-    find_point,
     is_void,
     skip_frames,
     void_of,
@@ -41,14 +41,9 @@ from turnwire.wires.openai.responses.encoder import OpenAIResponses, ResponsesEn
 # Response objects
 
 
-class _WholeLog(EncodedWalk):
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        return False
-
-
 async def response_so_far(store: StateReader, record: TurnRecord, wire: OpenAIResponses) -> dict[str, Any]:
     """Return the response object, made from the log, or from the state of a turn whose events are gone."""
-    walk = _WholeLog(wire)
+    walk = EncodedWalk(wire)
     try:
         await walk_log(store, record.id, walk)
         encoder = _responses_encoder(walk)
@@ -122,18 +117,18 @@ def _events(state: TurnState) -> Iterator[Event]:
 # Resume points
 
 
-class _ResponseFinder(CountFinder):
+class _ResponseFinder(PositionFinder):
     """Finds the point after so many frames, and keeps the frames after it."""
 
     def begin(self) -> None:
         super().begin()
         self._rest: list[bytes] = []
 
-    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+    def see(self, logged: LoggedEvent, frame: bytes) -> None:
         was_found = self.is_found
-        if super().see(logged, frame):
+        super().see(logged, frame)
+        if self.is_found:
             self._rest.append(frame if was_found else self.point.rest)
-        return False
 
     def end(self, count: int) -> ResumePoint:
         """Return the point if the response has ended. Raises HttpError 416."""
@@ -145,11 +140,9 @@ class _ResponseFinder(CountFinder):
 
 async def find_in_response(store: LogReader, record: TurnRecord, wire: OpenAIResponses, count: int) -> ResumePoint:
     """Return the point after so many frames of a response. Raises HttpError 410 or 416."""
-    if record.phase == "ended":
-        return await find_point(store, record.id, wire, FRAMES, count)
-    finder = _ResponseFinder(wire, FRAMES, count)
+    finder = _ResponseFinder(wire, FRAMES, lambda segment: count if segment.number == 1 else None)
     void = await walk_log(store, record.id, finder)
-    if finder.pause or _responses_encoder(finder).has_ended:
+    if record.phase != "ended" and (finder.pause or _responses_encoder(finder).has_ended):
         return finder.end(count)  # The turn may go on for long; the response does not.
     finder.check(count)
     return replace(finder.point, void=void)
@@ -158,7 +151,7 @@ async def find_in_response(store: LogReader, record: TurnRecord, wire: OpenAIRes
 # Segments
 
 
-class _Segments:
+class _Segments(LogVisitor):
     """Numbers the responses of a turn; `answers` are those of the client that each response began with."""
 
     def begin(self) -> None:
@@ -167,13 +160,12 @@ class _Segments:
         self._waits = False
         self._client_calls: set[str] = set()
 
-    def visit(self, logged: LoggedEvent) -> bool:
+    def visit(self, logged: LoggedEvent) -> None:
         if self._waits and logged.type not in SUSPENSION_EVENTS:
             self.count, self._waits = self.count + 1, False
         if logged.type in ("approval_response", "tool_call", "tool_result"):
             self._note(logged.event)
         self._waits = self._waits or begins_wait(logged)
-        return False
 
     def _note(self, event: Event) -> None:
         match event:
@@ -185,9 +177,6 @@ class _Segments:
                 self.answers.append((self.count, event))
             case _:
                 pass
-
-    def restarted(self, span: range) -> None:
-        pass
 
 
 async def _read_segments(store: LogReader, turn_id: str) -> _Segments:
