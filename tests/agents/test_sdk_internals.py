@@ -13,9 +13,12 @@ from agno.tools.function import Function
 from google.adk.agents import LlmAgent
 from google.adk.runners import Runner
 from google.adk.utils import _sync_runner
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
+from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 
 from turnwire.agents.agno import AgnoAgent
 from turnwire.agents.google_adk import GoogleADKAgent
+from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
 from turnwire.agents.sdk_internals import supported_versions, wrap
 
 
@@ -25,6 +28,14 @@ def agno() -> Any:
 
 def google_adk() -> Any:
     return GoogleADKAgent(LlmAgent(name="Desk", model="gemini-3-flash"))
+
+
+LLM = OpenAICompatibleLLM("small", base_url="http://localhost:1", api_key="none")
+LLAMA_AGENT = FunctionAgent(llm=LLM, tools=[])
+
+
+def llama_index() -> Any:
+    return LlamaIndexAgent(LLAMA_AGENT)
 
 
 INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
@@ -39,6 +50,13 @@ INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("google-adk", google_adk, Runner, "run_async"),
     ("google-adk", google_adk, Runner, "plugin_manager"),
     ("google-adk", google_adk, _sync_runner, "_use_executor_for_sync_callables"),
+    ("llama-index-core", llama_index, BaseWorkflowAgent, "call_tool"),
+    ("llama-index-core", llama_index, BaseWorkflowAgent, "_call_tool"),
+    ("llama-index-core", llama_index, BaseWorkflowAgent, "take_step"),
+    ("llama-index-core", llama_index, BaseWorkflowAgent, "handle_tool_call_results"),
+    ("llama-index-core", llama_index, AgentWorkflow, "call_tool"),
+    ("llama-index-core", llama_index, AgentWorkflow, "_call_tool"),
+    ("llama-index-core", llama_index, BaseWorkflowAgent.call_tool, "_step_config"),
 ]
 
 
@@ -62,6 +80,13 @@ def test_missing_internal_of_an_sdk_fails_the_build_and_names_the_versions(
     message = str(caught.value)
     assert message.startswith(f"{sdk} {version(sdk)} is not supported: there is no ")
     assert f".{name}; install {sdk}{supported_versions(sdk)}" in message
+
+
+def test_llama_index_whose_workflows_keep_their_steps_elsewhere_is_refused() -> None:
+    agent = FunctionAgent(llm=LLM, tools=[])
+    object.__delattr__(agent, "_broker_config")
+    with pytest.raises(RuntimeError, match=r"there is no FunctionAgent\._broker_config; install llama-index-core>="):
+        LlamaIndexAgent(agent)
 
 
 class Phone:

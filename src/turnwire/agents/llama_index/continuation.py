@@ -1,27 +1,26 @@
 """Continuation of SDK runs after a crash: replies of models and results of tools come from the turn's journal.
 
-The agent runs again from its start. `RecordedLLM` stands between the agent and its model, and `run_recorded` between it
+The agent runs again from its start. `RecordedLLM` stands between the agent and its model, and `LlamaStep` between it
 and each tool. A tool that runs another agent is a call like any other, and the calls of that agent are recorded inside.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any, cast
 
-from llama_index.core.agent.workflow import FunctionAgent, ToolCall
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools import AsyncBaseTool, ToolOutput
 
-from turnwire.agents.llama_index.approvals import ApprovalRules
 from turnwire.agents.llama_index.events import ReplyReader, WorkflowListener
 from turnwire.agents.llama_index.options import with_options
-from turnwire.agents.llama_index.tools import TurnwireTool, check_arguments
+from turnwire.agents.llama_index.tools import TurnwireTool
+from turnwire.agents.run_recorder import ToolStep
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.events import Usage
 from turnwire.models.errors import unfinished, unreadable
-from turnwire.tools.declaration import BadArgumentsError
 from turnwire.tools.invocation import plain, running_call, tool_error_text
 
 _CALLS = "turnwire_calls"
@@ -86,32 +85,23 @@ class RecordedLLM:
 
     async def _recorded(self, messages: Sequence[ChatMessage] | None, live: Live) -> AsyncGenerator[ChatResponse]:
         """Yield the pieces of a reply, or the whole reply if it is in the journal."""
-        listener, journal = self._listener, self._listener.queue.journal
-        listener.begin_reply()
-        await listener.queue.flush()
-        if journal is None:
-            last = None
-            async for last in self._read(live, ReplyReader(listener, thinks=self._thinks)):
-                yield last
-            self._expect_calls(last)
-            return
-        digest = fingerprint([_stable(message) for message in messages or ()])
+        listener, last = self._listener, None
+        listener.count_call()
         names = (self._agent, str(self._llm.metadata.model_name))
-        call = await journal.begin_model(listener.place, names=names, fingerprint=digest, agent_path=listener.path)
-        with call:
-            if not call.is_live:
+        call = await listener.begin_model(names, lambda: [_stable(message) for message in messages or ()])
+        with call or nullcontext():
+            if call is not None and not call.is_live:
                 last = await self._replay(call)
                 self._expect_calls(last)
                 yield last
                 return
-            reader, last = ReplyReader(listener, thinks=self._thinks), None
+            reader = ReplyReader(listener, thinks=self._thinks)
             async for last in self._read(live, reader):
                 yield last
             assert last is not None
-            await listener.queue.flush()
-            usage = reader.usage and Usage(reader.usage.input_tokens, reader.usage.output_tokens)
-            call.finish(self._dump(last), usage=usage)
-            self._expect_calls(last)
+            reply, usage = last, reader.usage and Usage(reader.usage.input_tokens, reader.usage.output_tokens)
+            await listener.finish_model(call, lambda: self._dump(reply), usage)
+            self._expect_calls(reply)
 
     async def _read(self, live: Live, reader: ReplyReader) -> AsyncGenerator[ChatResponse]:
         listener, is_empty = self._listener, True
@@ -122,22 +112,15 @@ class RecordedLLM:
                 await listener.queue.wait_for_room()
                 yield response
         if reader.usage is not None:
-            listener.record(reader.usage)
+            listener.put(reader.usage)
         if is_empty:
             raise unreadable()
         if not reader.is_complete:
             raise unfinished(reader.reason)
 
     async def _replay(self, call: JournaledCall) -> ChatResponse:
-        listener, message = self._listener, ChatMessage.model_validate(call.result["message"])
-        text = "" if self._thinks else call.result["text"]
-        if call.is_shown:
-            listener.skip_text(text)
-        else:
-            if text:
-                listener.write_text(text)
-            await listener.queue.flush()
-            call.show()
+        message = ChatMessage.model_validate(call.result["message"])
+        await self._listener.show_again(call, "" if self._thinks else call.result["text"])
         return ChatResponse(message=message, delta="", additional_kwargs={_CALLS: call.result["calls"]})
 
     def _calls(self, response: ChatResponse) -> list[ToolSelection]:
@@ -145,8 +128,8 @@ class RecordedLLM:
             return []  # The agent finds its one call in the text.
         return self.get_tool_calls_from_response(response, error_on_no_tool_call=False) or []
 
-    def _expect_calls(self, response: ChatResponse | None) -> None:
-        self._listener.expect_calls([] if response is None else [call.tool_id for call in self._calls(response)])
+    def _expect_calls(self, response: ChatResponse) -> None:
+        self._listener.expect_calls([call.tool_id for call in self._calls(response)])
 
     def _dump(self, response: ChatResponse) -> dict[str, Any]:
         return {
@@ -169,67 +152,63 @@ def _stable(message: ChatMessage) -> Any:
 # Tools
 
 
-async def run_recorded(
-    listener: WorkflowListener,
-    rules: ApprovalRules,
-    call: ToolCall,
-    tool: AsyncBaseTool,
-    args: dict[str, Any],
-    store: Any,
-    execute: Callable[[dict[str, Any]], Awaitable[ToolOutput]],
-) -> ToolOutput:
-    """Run a tool, or return what it returned before the crash. A person may have to decide about it first.
+class LlamaStep(ToolStep[ToolOutput]):
+    """One tool call. `store` is that of the run's context, which the tool may change."""
 
-    `store` is that of the run's context, which the tool may change.
-    """
-    name, journal = tool.metadata.get_name(), listener.queue.journal
-    try:
-        check_arguments(tool, args)
-    except BadArgumentsError as error:
-        return _failure(name, tool_error_text(name, error))
-    decision = await rules.decide(tool, call.tool_id, plain(args), listener.path)
-    if decision is not None:
-        if not decision.approved:
-            return _failure(name, decision.denial)
-        args = args if decision.requested_args is None else decision.args
-    if journal is None:
-        return await _run(call, name, args, execute)
-    repeatable = isinstance(tool, TurnwireTool) and tool.tool.idempotent
-    try:
-        step = await journal.begin_tool(
-            listener.place, call.tool_id, name, plain(args), agent_path=listener.path, repeatable=repeatable
-        )
-    except ToolDeniedError as denied:
-        return _failure(name, str(denied))
-    with step:
-        if not step.is_live:
-            recorded: dict[str, Any] = {**step.result}
-            await listener.changes.restore(store, recorded.pop("changes", None))
-            return ToolOutput(name, raw_input=args, **recorded)
-        await listener.changes.take(store)
-        output = await _run(call, name, args, execute)
-        changes = await listener.changes.take(store)
-        step.finish(_dump_output(output) | ({"changes": changes} if changes else {}))
-    return output
+    def __init__(
+        self,
+        listener: WorkflowListener,
+        call_id: str,
+        tool: AsyncBaseTool,
+        args: dict[str, Any],
+        store: Any,
+        execute: Callable[[dict[str, Any]], Awaitable[ToolOutput]],
+    ) -> None:
+        super().__init__(call_id, tool.metadata.get_name(), plain(args))
+        ours = tool.tool if isinstance(tool, TurnwireTool) else None
+        self.repeatable = ours is not None and ours.idempotent
+        self.editable = ours is not None and ours.editable
+        asks = ours is not None and bool(ours.requires_approval(self.args))
+        self.needs_approval = asks or self.tool in listener.needs_approval
+        self._own_args = args
+        self._store = store
+        self._execute = execute
+        self._changes = listener.changes
+        self._recorded_changes: dict[str, Any] | None = None
 
+    async def run(self, args: dict[str, Any]) -> ToolOutput:
+        await self._changes.take(self._store)
+        with running_call(self.call_id):
+            output = await self._execute(self._own_args if args is self.args else args)
+        if isinstance(output.exception, TurnEndedError):
+            raise output.exception
+        self._recorded_changes = await self._changes.take(self._store)
+        return self.fail(tool_error_text(self.tool, output.exception)) if output.exception else output
 
-async def _run(
-    call: ToolCall, name: str, args: dict[str, Any], execute: Callable[[dict[str, Any]], Awaitable[ToolOutput]]
-) -> ToolOutput:
-    with running_call(call.tool_id):
-        output = await execute(args)
-    if isinstance(output.exception, TurnEndedError):
-        raise output.exception
-    return _failure(name, tool_error_text(name, output.exception)) if output.exception else output
+    def fail(self, text: str) -> ToolOutput:
+        return failed_output(self.tool, text)
 
+    def dump(self, outcome: ToolOutput) -> dict[str, Any]:
+        return {
+            "blocks": [plain(block.model_dump(mode="json", fallback=str)) for block in outcome.blocks],
+            "raw_output": plain(outcome.raw_output),
+            "is_error": outcome.is_error,
+            "changes": self._recorded_changes,
+        }
 
-def _failure(name: str, text: str) -> ToolOutput:
-    return ToolOutput(name, content=text, raw_input={}, raw_output=text, is_error=True)
+    async def load(self, recorded: dict[str, Any]) -> ToolOutput:
+        fields = {name: value for name, value in recorded.items() if name != "changes"}
+        await self._changes.restore(self._store, recorded["changes"])
+        return ToolOutput(self.tool, raw_input=self.args, **fields)
+
+    def show(self, outcome: ToolOutput) -> tuple[bool, Any]:
+        return show_output(outcome)
 
 
-def _dump_output(output: ToolOutput) -> dict[str, Any]:
-    return {
-        "blocks": [plain(block.model_dump(mode="json", fallback=str)) for block in output.blocks],
-        "raw_output": plain(output.raw_output),
-        "is_error": output.is_error,
-    }
+def show_output(output: ToolOutput) -> tuple[bool, Any]:
+    """Return whether a call has succeeded, and its result for the log."""
+    return not output.is_error, output.content if output.is_error else output.raw_output
+
+
+def failed_output(tool: str, text: str) -> ToolOutput:
+    return ToolOutput(tool, content=text, raw_input={}, raw_output=text, is_error=True)

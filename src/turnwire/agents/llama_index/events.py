@@ -1,8 +1,7 @@
 """Events of a run: text, reasoning and usage of its model calls, its tool calls, and what tools change in its store."""
 
 import asyncio
-import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -11,24 +10,13 @@ from llama_index.core.agent.workflow.workflow_events import AgentInput, AgentOut
 from llama_index.core.base.llms.types import ChatResponse
 from llama_index.core.workflow import Event as SdkEvent
 from llama_index.core.workflow import StartEvent, StopEvent
-from msgspec.structs import replace
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
-from turnwire.core.errors import step_limit_reached
-from turnwire.core.log.events import (
-    CustomEvent,
-    Event,
-    ReasoningEvent,
-    TokenEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
-from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.model_options import ModelOptions
-from turnwire.tools.invocation import elapsed_ms, loggable, plain
+from turnwire.agents.run_recorder import RunRecorder
+from turnwire.core.log.events import CustomEvent, UsageEvent
+from turnwire.tools.invocation import plain
 
 # Events of the SDK whose content the recorded copy of an agent reports itself.
 _REPORTED = (AgentInput, AgentOutput, AgentSetup, ToolCall, ToolCallResult, StartEvent, StopEvent)
@@ -69,27 +57,14 @@ class StoreChanges:
                 await store.set(name, self._values[name])
 
 
-class WorkflowListener:
-    """Recorder of the text, the tool calls and the usage of one run.
+class WorkflowListener(RunRecorder):
+    """Recorder of one run. `needs_approval` names the tools that a person must approve."""
 
-    `place` is the run's place in the turn's journal, and `path` the agent path of a sub-agent. `max_steps` limits the
-    model calls. `has_text` is True if the run has written text so far, `has_called` if it has called a tool. `options`
-    are the client's model options.
-    """
-
-    def __init__(self, queue: EventQueue, path: Path = (), place: str = "", max_steps: int | None = None) -> None:
-        self.queue = queue
-        self.path = path
-        self.place = place
-        self.has_text = False
-        self.options = ModelOptions()
-        self.has_called = False
-        self._max_steps = max_steps
-        self._steps = 0
-        self._begins_reply = False
-        self._reply = ""
+    def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
+        super().__init__(queue, path, place)
+        self.needs_approval: Collection[str] = ()
         self.changes = StoreChanges()
-        self._began: dict[str, float] = {}
+        self._reply = ""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self._call_ids: list[str] = []
@@ -115,41 +90,21 @@ class WorkflowListener:
         for task in self._tasks:
             task.cancel()
 
-    def record(self, event: Event | str) -> None:
-        if not self.path:
-            self.queue.put(event)
-        elif isinstance(event, str):
-            self.queue.put(TokenEvent(event, agent_path=self.path))
-        else:
-            self.queue.put(replace(event, agent_path=self.path))
-
     # Model calls
 
-    def begin_reply(self) -> None:
-        """Note that a model call begins. Raises AgentError if the run may make no more."""
-        if self._max_steps is not None and self._steps >= self._max_steps:
-            raise step_limit_reached()
-        self._steps += 1
-        self._begins_reply, self._reply = True, ""
+    def count_call(self) -> None:
+        super().count_call()
+        self._reply = ""
 
-    def write_text(self, text: str) -> None:
-        if self._begins_reply and self.has_text:
-            self.record(PARAGRAPH)
-        self._begins_reply, self.has_text = False, True
+    def note_text(self, text: str) -> None:
+        super().note_text(text)
         self._reply += text
-        self.record(text)
-
-    def skip_text(self, text: str) -> None:
-        """Note the text of a reply that is in the log already."""
-        self.has_text = self.has_text or bool(text)
-        self._begins_reply, self._reply = False, text
 
     def read_result(self, result: Any) -> None:
         """Record the answer of a run, if it was not streamed: of a tool, or of an agent that thinks in its text."""
         text = str(result if result is not None else "")
-        if text and text.strip() != self._reply.strip():
-            self._begins_reply = True
-            self.write_text(text)
+        if text.strip() != self._reply.strip():
+            self.write_reply(text)
 
     # Tool calls
 
@@ -165,11 +120,10 @@ class WorkflowListener:
         order = {call_id: index for index, call_id in enumerate(self._call_ids)}
         return sorted(results, key=lambda result: order.get(result.tool_id, len(order)))
 
-    async def begin_call(self, call: ToolCall, *, is_reported: bool = True) -> None:
+    async def announce_call(self, call: ToolCall, *, is_shown: bool = True) -> None:
         """Report a call, and wait for the others of its reply: a turn must not be suspended before all have begun."""
-        if is_reported:
-            self._began[call.tool_id] = time.perf_counter()
-            self.record(ToolCallEvent(call.tool_id, call.tool_name, plain(cast("Any", call).tool_kwargs)))
+        if is_shown:
+            self.begin_call(call.tool_id, call.tool_name, plain(cast("Any", call).tool_kwargs))
             await self.queue.flush()
         self._missing_calls -= 1
         if self._missing_calls <= 0:
@@ -177,22 +131,16 @@ class WorkflowListener:
             await asyncio.sleep(0)  # Let the calls that have waited go on first.
         await self._all_called.wait()
 
-    def end_call(self, result: ToolCallResult) -> None:
-        output, began = result.tool_output, self._began.pop(result.tool_id)
-        ms = elapsed_ms(began)
-        value = output.content if output.is_error else loggable(output.raw_output)
-        self.record(ToolResultEvent(result.tool_id, result.tool_name, not output.is_error, value, ms))
-
     # Events that the application writes to the run's stream
 
     def read_event(self, event: SdkEvent, *, writes_text: bool) -> None:
         """Record an event of the run's stream. `writes_text` also records its text, for a workflow without agents."""
         match event:
             case AgentStream():
-                if writes_text and event.delta:
-                    self.write_text(event.delta)
+                if writes_text:
+                    self.write(event.delta)
             case _ if not isinstance(event, _REPORTED):
-                self.record(CustomEvent(type(event).__name__, plain(event.model_dump(mode="json", fallback=str))))
+                self.put(CustomEvent(type(event).__name__, plain(event.model_dump(mode="json", fallback=str))))
             case _:
                 pass
 
@@ -209,12 +157,11 @@ class ReplyReader:
 
     def read(self, response: ChatResponse) -> None:
         extra: dict[str, Any] = cast("Any", response).additional_kwargs
-        if thought := extra.get("thinking_delta"):
-            self._listener.record(ReasoningEvent(thought))
-        if response.delta and self._thinks:
-            self._listener.record(ReasoningEvent(response.delta))
-        elif response.delta:
-            self._listener.write_text(response.delta)
+        self._listener.think(extra.get("thinking_delta"))
+        if self._thinks:
+            self._listener.think(response.delta)
+        else:
+            self._listener.write(response.delta or "")
         raw = _mapping(response.raw)
         for choice in raw.get("choices") or ():
             self._has_reasons = True

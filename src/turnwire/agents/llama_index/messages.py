@@ -8,7 +8,6 @@ from llama_index.core.base.llms.types import ChatMessage, DocumentBlock, ImageBl
 
 from turnwire.core.log.files import LoadedFile, LoadedFiles
 from turnwire.core.log.turns import Message
-from turnwire.core.run.inputs import current_inputs
 
 
 def sdk_messages(history: Sequence[Message], files: LoadedFiles) -> list[ChatMessage]:
@@ -44,14 +43,13 @@ def _block(part: str | LoadedFile) -> TextBlock | ImageBlock | DocumentBlock:
 
 
 async def add_inputs(
-    agent: Any, ctx: Any, messages: list[ChatMessage], memory: Any, place: str | None
+    agent: Any, ctx: Any, messages: list[ChatMessage], memory: Any, inputs: Sequence[str]
 ) -> list[ChatMessage]:
     """Return the input of an agent's next model call, with the turn's new messages.
 
     The messages are stored where the agent keeps its own work, so that later calls have them at the same position.
     """
-    inputs = current_inputs()
-    sent = [ChatMessage(role="user", content=text) for text in await inputs.take(place)] if inputs is not None else []
+    sent = [ChatMessage(role="user", content=text) for text in inputs]
     if sent and isinstance(agent, FunctionAgent):
         work: list[ChatMessage] = await ctx.store.get(agent.scratchpad_key, default=[])
         await ctx.store.set(agent.scratchpad_key, [*work, *sent])

@@ -17,45 +17,48 @@ from typing import Any
 from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallResult
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
+from llama_index.core.workflow import Workflow
 
-from turnwire.agents.agent_paths import leave_agent
-from turnwire.agents.event_queue import enter_run
-from turnwire.agents.llama_index.approvals import ApprovalRules, AskingContext
-from turnwire.agents.llama_index.continuation import RecordedLLM, run_recorded
+from turnwire.agents.llama_index.continuation import LlamaStep, RecordedLLM, failed_output, show_output
 from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
 from turnwire.agents.llama_index.messages import add_inputs
+from turnwire.agents.llama_index.questions import AskingContext
+from turnwire.agents.llama_index.tools import check_arguments
+from turnwire.agents.sdk_internals import wrap
 from turnwire.core.log.emit import is_in_turn
 from turnwire.core.log.events import HandoffEvent
+from turnwire.tools.declaration import BadArgumentsError
+from turnwire.tools.invocation import tool_error_text
 
 _HANDOFF = "handoff"
 _CANCEL_SECONDS = 2.0
-_WRAPPED = "turnwire_wrapped"
-_running: ContextVar[tuple[WorkflowListener, ApprovalRules] | None] = ContextVar(
-    "turnwire_llama_index_run", default=None
-)
+_SDK = "llama-index-core"
 _tool_call: ContextVar[ToolCall | None] = ContextVar("turnwire_llama_index_call", default=None)
 _leaving: set[asyncio.Task[None]] = set()
 
 
 def install_runner() -> None:
-    """Wrap `run` of the SDK's agents, once."""
+    """Wrap `run` of the SDK's agents, once. Raises RuntimeError for a version of the SDK that differs."""
     for kind in (BaseWorkflowAgent, AgentWorkflow):
-        inner: Any = kind.run
-        if not hasattr(inner, _WRAPPED):
-            wrapped = _recorded_run(inner)
-            setattr(wrapped, _WRAPPED, inner)
-            kind.run = wrapped  # type: ignore[method-assign]
+        wrap(_SDK, kind, "run", "self, *args, **kwargs", _recorded_run)
+        wrap(_SDK, wrap(_SDK, kind, "call_tool", "self, ctx, ev"), "_step_config")
+        wrap(_SDK, kind, "_call_tool", "self, ctx, tool, tool_input")
+    wrap(_SDK, BaseWorkflowAgent, "take_step", "self, ctx, llm_input, tools, memory")
+    wrap(_SDK, BaseWorkflowAgent, "handle_tool_call_results", "self, ctx, results, memory")
+
+
+def check_workflow(agent: Workflow) -> None:
+    """Raise RuntimeError for a version of the SDK whose workflows differ from those that can be copied here."""
+    wrap(_SDK, agent, "_broker_config")
 
 
 def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(inner)
     def run(agent: Any, *args: Any, **options: Any) -> Any:
         if _is_copy(agent) or not is_in_turn():
             return inner(agent, *args, **options)
-        outer = _running.get()
-        rules = outer[1] if outer else ApprovalRules()
-        listener = WorkflowListener(*enter_run(outer[0] if outer else None, _name(agent)))
-        handler = start_run(listener, rules, agent, lambda each: inner(each, *args, **options))
+        outer, listener = WorkflowListener.around(), WorkflowListener.nested(_name(agent))
+        listener.needs_approval = outer.needs_approval if outer is not None else ()
+        handler = start_run(listener, agent, lambda each: inner(each, *args, **options))
         task = asyncio.create_task(_leave(handler, listener))
         _leaving.add(task)
         task.add_done_callback(_leaving.discard)
@@ -67,22 +70,15 @@ def _recorded_run(inner: Callable[..., Any]) -> Callable[..., Any]:
 async def _leave(handler: Any, listener: WorkflowListener) -> None:
     await asyncio.gather(handler.stop_event_result(), return_exceptions=True)
     listener.close()
-    leave_agent(listener.path)
+    listener.leave()
 
 
 def start_run(
-    listener: WorkflowListener,
-    rules: ApprovalRules,
-    agent: Any,
-    start: Callable[[Any], Any],
-    tools: Sequence[BaseTool] = (),
+    listener: WorkflowListener, agent: Any, start: Callable[[Any], Any], tools: Sequence[BaseTool] = ()
 ) -> Any:
     """Start a run on a recorded copy of an agent, with more `tools`. A workflow without agents is run itself."""
-    token = _running.set((listener, rules))
-    try:
+    with listener.entered():
         return start(_recorded_copy(agent, listener, tools))
-    finally:
-        _running.reset(token)
 
 
 async def end_run(handler: Any, listener: WorkflowListener) -> None:
@@ -130,9 +126,7 @@ def _copy_agent(agent: Any, listener: WorkflowListener, tools: Sequence[BaseTool
     take_step, handle_results = _method(agent, "take_step"), _method(agent, "handle_tool_call_results")
 
     async def take_step_with_inputs(self: Any, ctx: Any, llm_input: Any, tools: Any, memory: Any) -> Any:
-        if not listener.path:  # Messages are for the turn's own agent.
-            await listener.queue.flush()
-            llm_input = await add_inputs(agent, ctx, llm_input, memory, listener.place or None)
+        llm_input = await add_inputs(agent, ctx, llm_input, memory, await listener.take_inputs())
         return await take_step(made, ctx, llm_input, tools, memory)
 
     async def handle_results_in_order(self: Any, ctx: Any, results: Any, memory: Any) -> None:
@@ -158,18 +152,17 @@ def _call_step(inner: Any) -> Callable[..., Any]:
 
     @functools.wraps(inner)
     async def call_tool(self: Any, ctx: Any, ev: ToolCall) -> ToolCallResult:
-        current = _running.get()
-        assert current is not None
-        listener = current[0]
+        listener = WorkflowListener.around()
+        assert listener is not None
         _tool_call.set(ev)
         is_handoff = ev.tool_name == _HANDOFF
         with listener.working():
-            await listener.begin_call(ev, is_reported=not is_handoff)
+            await listener.announce_call(ev, is_shown=not is_handoff)
             result: ToolCallResult = await inner(self, ctx, ev)
             if not is_handoff:
-                listener.end_call(result)
+                listener.end_call(ev.tool_id, ev.tool_name, *show_output(result.tool_output))
             elif next_agent := await ctx.store.get("next_agent", default=None):
-                listener.record(HandoffEvent(next_agent))
+                listener.put(HandoffEvent(next_agent))
         return result
 
     config = dataclasses.replace(inner._step_config, num_workers=MAX_PARALLEL_TOOLS)
@@ -178,13 +171,15 @@ def _call_step(inner: Any) -> Callable[..., Any]:
 
 
 async def _run_tool(self: Any, ctx: Any, tool: AsyncBaseTool, tool_input: dict[str, Any]) -> ToolOutput:
-    current, call = _running.get(), _tool_call.get()
-    assert current is not None
+    listener, call = WorkflowListener.around(), _tool_call.get()
+    assert listener is not None
     assert call is not None
     inner = _method(self, "_call_tool")
     if call.tool_name == _HANDOFF:
         return await inner(self, ctx, tool, tool_input)
-    listener, rules = current
-    return await run_recorded(
-        listener, rules, call, tool, tool_input, ctx.store, lambda args: inner(self, AskingContext(ctx), tool, args)
-    )
+    try:
+        check_arguments(tool, tool_input)
+    except BadArgumentsError as error:
+        return failed_output(call.tool_name, tool_error_text(call.tool_name, error))
+    execute = functools.partial(inner, self, AskingContext(ctx), tool)
+    return await listener.run_begun(LlamaStep(listener, call.tool_id, tool, tool_input, ctx.store, execute))
