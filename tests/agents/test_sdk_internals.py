@@ -5,7 +5,13 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import agents.tool as agents_tool
 import pytest
+from agents import Agent as OpenAISdkAgent
+from agents import FunctionTool, Handoff, OpenAIChatCompletionsModel
+from agents import Model as OpenAISdkModel
+from agents.agent import AgentBase
+from agents.models import _openai_shared
 from agno.agent import Agent as AgnoSdkAgent
 from agno.models.base import Model as AgnoModel
 from agno.team import Team
@@ -19,6 +25,7 @@ from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from turnwire.agents.agno import AgnoAgent
 from turnwire.agents.google_adk import GoogleADKAgent
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
+from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.agents.sdk_internals import supported_versions, wrap
 
 
@@ -38,6 +45,11 @@ def llama_index() -> Any:
     return LlamaIndexAgent(LLAMA_AGENT)
 
 
+def openai_agents() -> Any:
+    return OpenAIAgentsAgent(OpenAISdkAgent(name="Desk"))
+
+
+INVOKER = agents_tool._FailureHandlingFunctionToolInvoker  # pyright: ignore[reportPrivateUsage]
 INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("agno", agno, AgnoModel, "aresponse_stream"),
     ("agno", agno, AgnoModel, "aprocess_response_stream"),
@@ -57,6 +69,15 @@ INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("llama-index-core", llama_index, AgentWorkflow, "call_tool"),
     ("llama-index-core", llama_index, AgentWorkflow, "_call_tool"),
     ("llama-index-core", llama_index, BaseWorkflowAgent.call_tool, "_step_config"),
+    ("openai-agents", openai_agents, OpenAISdkModel, "_cleanup_on_run_end"),
+    ("openai-agents", openai_agents, OpenAIChatCompletionsModel, "_fetch_response"),
+    ("openai-agents", openai_agents, AgentBase, "get_all_tools"),
+    ("openai-agents", openai_agents, FunctionTool, "_is_agent_tool"),
+    ("openai-agents", openai_agents, Handoff, "_agent_ref"),
+    ("openai-agents", openai_agents, agents_tool, "_FailureHandlingFunctionToolInvoker"),
+    ("openai-agents", openai_agents, INVOKER, "__agents_bind_function_tool__"),
+    ("openai-agents", openai_agents, _openai_shared, "get_default_openai_key"),
+    ("openai-agents", openai_agents, _openai_shared, "get_default_openai_client"),
 ]
 
 

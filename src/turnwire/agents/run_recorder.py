@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
 from turnwire.core.run.inputs import current_inputs
-from turnwire.tools.invocation import elapsed_ms, loggable, running_call
+from turnwire.tools.invocation import elapsed_ms, loggable
 
 T = TypeVar("T")
 
@@ -68,10 +68,6 @@ class ToolStep(ABC, Generic[T]):
     @abstractmethod
     async def load(self, recorded: Any) -> T:
         """Return a recorded outcome, and repeat the tool's effects on the run."""
-
-    @abstractmethod
-    def show(self, outcome: T) -> tuple[bool, Any]:
-        """Return whether the call has succeeded, and the result for the log."""
 
 
 class RunRecorder:
@@ -241,15 +237,6 @@ class RunRecorder:
         self.end_call(call_id, tool, False, result)
 
     async def run_tool(self, step: ToolStep[T]) -> T:
-        """Run a tool between its two events, or return its recorded outcome."""
-        self.begin_call(step.call_id, step.tool, step.args)
-        await self.queue.flush()
-        with running_call(step.call_id):
-            outcome = await self.run_begun(step)
-        self.end_call(step.call_id, step.tool, *step.show(outcome))
-        return outcome
-
-    async def run_begun(self, step: ToolStep[T]) -> T:
         """Run a tool whose `tool_call` event is in the log, after the decision of a person if it needs one."""
         args = step.args
         if step.needs_approval:

@@ -32,7 +32,7 @@ def wrap(
         raise _unsupported(sdk, f"there is no {_title(owner, name)}")
     found: Any = inspect.getattr_static(owner, name, None)
     inner: Any = getattr(found, _INNER, None) or getattr(owner, name, None)
-    if signature is not None and not _fits(inner, [each.strip() for each in signature.split(",")]):
+    if signature is not None and not _fits(inner, signature.split(", ") if signature else []):
         raise _unsupported(sdk, f"{_title(owner, name)} does not take ({signature})")
     if make is not None and not hasattr(found, _INNER):
         wrapper: Any = functools.wraps(inner)(make(inner))

@@ -24,7 +24,7 @@ NAME = "openai_agents"
 APIS = ("chat", "responses")
 CANNOT = {
     "edits": "an approval of the SDK has no arguments",
-    "nested": "a run of the SDK inside a tool ends with its request for approval",
+    "nested": "a run that a tool starts reports its interruptions to that tool",
 }
 TOOL_ERROR = "reported"
 UNKNOWN_TOOL = "reported"

@@ -86,11 +86,6 @@ class AgnoStep(ToolStep[Ended]):
             fields["updated_session_state"] = self._changes.value
         return self._end(FunctionExecutionResult(**fields))
 
-    def show(self, outcome: Ended) -> tuple[bool, Any]:
-        success, _, _, result = outcome
-        value = result.result if result.status == "success" else result.error
-        return success is True, value if success in (True, False) else str(success)
-
     def _end(self, result: FunctionExecutionResult) -> Ended:
         """Return what the SDK's models return for a call that was not run."""
         self._function_call.result, self._function_call.error = result.result, result.error
@@ -98,3 +93,10 @@ class AgnoStep(ToolStep[Ended]):
         timer.start()
         timer.stop()
         return result.status == "success", timer, self._function_call, result
+
+
+def show_outcome(outcome: Ended) -> tuple[bool, Any]:
+    """Return whether a call has succeeded, and its result for the log."""
+    success, _, _, result = outcome
+    value = result.result if result.status == "success" else result.error
+    return success is True, value if success in (True, False) else str(success)

@@ -12,7 +12,15 @@ from agno.models.response import ModelResponse
 from agno.tools.function import Function, FunctionCall
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.agno.continuation import AgnoStep, Ended, dump_reply, dump_request, load_reply, session_state
+from turnwire.agents.agno.continuation import (
+    AgnoStep,
+    Ended,
+    dump_reply,
+    dump_request,
+    load_reply,
+    session_state,
+    show_outcome,
+)
 from turnwire.agents.agno.errors import ReplyFailure
 from turnwire.agents.agno.tools import changed, tool_of
 from turnwire.agents.context_changes import ContextChanges
@@ -23,6 +31,7 @@ from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.events import Usage, UsageEvent
 from turnwire.models.errors import unfinished
 from turnwire.tools.declaration import read_arguments
+from turnwire.tools.invocation import running_call
 
 
 class AgnoRun(RunRecorder):
@@ -109,7 +118,12 @@ class AgnoRun(RunRecorder):
         """Run a tool, or return its recorded result."""
         step = AgnoStep(function_call, execute, self._state_changes(function_call))
         step.needs_approval = function_call.call_id in self._asks
-        return await self.run_tool(step)
+        self.begin_call(step.call_id, step.tool, step.args)
+        await self.queue.flush()
+        with running_call(step.call_id):
+            outcome = await self.run_tool(step)
+        self.end_call(step.call_id, step.tool, *show_outcome(outcome))
+        return outcome
 
     def _state_changes(self, function_call: FunctionCall) -> ContextChanges | None:
         """Return the recorder of the session's state, which begins with the run's first tool."""

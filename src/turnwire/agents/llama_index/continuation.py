@@ -201,9 +201,6 @@ class LlamaStep(ToolStep[ToolOutput]):
         await self._changes.restore(self._store, recorded["changes"])
         return ToolOutput(self.tool, raw_input=self.args, **fields)
 
-    def show(self, outcome: ToolOutput) -> tuple[bool, Any]:
-        return show_output(outcome)
-
 
 def show_output(output: ToolOutput) -> tuple[bool, Any]:
     """Return whether a call has succeeded, and its result for the log."""

@@ -182,4 +182,4 @@ async def _run_tool(self: Any, ctx: Any, tool: AsyncBaseTool, tool_input: dict[s
     except BadArgumentsError as error:
         return failed_output(call.tool_name, tool_error_text(call.tool_name, error))
     execute = functools.partial(inner, self, AskingContext(ctx), tool)
-    return await listener.run_begun(LlamaStep(listener, call.tool_id, tool, tool_input, ctx.store, execute))
+    return await listener.run_tool(LlamaStep(listener, call.tool_id, tool, tool_input, ctx.store, execute))

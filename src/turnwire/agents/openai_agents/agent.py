@@ -1,14 +1,13 @@
-"""The agent: one turn is one run of the SDK, or several with approvals between them."""
+"""The agent: one turn is one run of the SDK, which is repeated from its journal after a wait or a crash."""
 
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-import msgspec
 from agents import (
     Agent,
     Model,
@@ -24,41 +23,34 @@ from openai import AsyncOpenAI
 from pydantic_core import to_json
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.event_queue import begun_by_older_version, explaining
-from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
+from turnwire.agents.event_queue import EventQueue, explaining
+from turnwire.agents.openai_agents.approvals import decide_calls
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Run, RunQueue, entered_run, read_item
+from turnwire.agents.openai_agents.events import Run, read_item
+from turnwire.agents.openai_agents.internals import has_default_key
 from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.options import declared_schema
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
-from turnwire.core.contracts.agents import OnCrash, OnDivergence
-from turnwire.core.journal.waits import client_tools
-from turnwire.core.log.events import Event
-from turnwire.core.log.files import MODEL_FILE_TYPES, load_turn_files, user_message
+from turnwire.agents.sdk_agent import SdkAgent, SdkAgentOptions
+from turnwire.core.log.files import load_turn_files, user_message
 from turnwire.core.log.turns import Message, Turn
-from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, chosen_options
+from turnwire.core.model_options import OPTION_NAMES
 from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0
 
 
-class OpenAIAgentsAgent:
+class OpenAIAgentsAgent(SdkAgent):
     """A Turnwire agent that runs an agent of the SDK, with at most `max_turns` model calls.
 
     `session` returns the SDK's own memory for a turn; without it the agent gets the turn's history. `context` returns
-    the context that tools find in their `RunContextWrapper`, again after each suspension; without it the context is the
-    turn, to which tools may add attributes. `save_context` is called with it when the turn ends or is suspended. Both
-    may be async. A turn begins with the agent that the conversation was handed over to, or with the first one if
-    `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
-    service.
-
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
-    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
-    that the model can read. `takes_model_options` are the names of the model options that clients may send (see
-    `core.model_options`), by default all but `instructions`; sub-agents do not get them.
+    the context that tools find in their `RunContextWrapper`, again after each wait; without it the context is the turn,
+    to which tools may add attributes. `save_context` is called with it when the turn ends or waits. Both may be async.
+    A turn begins with the agent that the conversation was handed over to, or with the first one if `keeps_last_agent`
+    is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's service. The other
+    options are those of `SdkAgent`, but `editable` has no effect: an approval of the SDK has no arguments.
     """
 
     takes_model = True
@@ -75,17 +67,10 @@ class OpenAIAgentsAgent:
         keeps_last_agent: bool = True,
         hooks: RunHooks[Any] | None = None,
         run_config: RunConfig | None = None,
-        on_crash: OnCrash | None = None,
-        on_divergence: OnDivergence = "end",
-        idempotent: Collection[str] = (),
-        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
-        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
+        **options: Unpack[SdkAgentOptions],
     ) -> None:
-        self.takes_attachments = takes_attachments
-        self.journal = on_crash != "close"
-        self.on_crash: OnCrash = "resume" if self.journal else "close"
-        self.on_divergence: OnDivergence = on_divergence
-        self._idempotent = frozenset(idempotent)
+        self._runner = install_runner()
+        install_client_tools()
         self._agent = agent
         self._max_turns = max_turns
         self._session = session
@@ -96,14 +81,7 @@ class OpenAIAgentsAgent:
         # As with our other agents, a request for an unknown tool is answered with an error, and the run continues.
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
-        self.takes_model_options = chosen_options(takes_model_options, self._possible_options())
-        self._runner = install_runner()
-        install_client_tools()
-
-    @property
-    def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
-        return self.journal
+        super().__init__(self._possible_options(), **options)
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -126,18 +104,11 @@ class OpenAIAgentsAgent:
         impossible = {"stop": not has_stop, "response_format": not has_format}
         return [name for name in OPTION_NAMES if not impossible.get(name)]
 
-    def repeats(self, tool: str) -> bool:
-        return tool in self._idempotent
-
     def find_problems(self) -> list[str]:
         """Return what is missing: the SDK finds out at its first request that there is no key."""
-        from agents.models import _openai_shared as shared  # pyright: ignore[reportPrivateUsage]
-
         if self._config.model is not None or type(self._config.model_provider) is not MultiProvider:
             return []
-        has_key = (
-            os.environ.get("OPENAI_API_KEY") or shared.get_default_openai_key() or shared.get_default_openai_client()
-        )
+        has_key = os.environ.get("OPENAI_API_KEY") or has_default_key()
         name = next((agent.name for agent in reachable_agents(self._agent) if _uses_openai(agent)), None)
         if has_key or name is None:
             return []
@@ -150,28 +121,36 @@ class OpenAIAgentsAgent:
         agent._config = replace(self._config, model=OpenAIChatCompletionsModel(address.name, client))
         return agent
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        run = Run(RunQueue())
-        run.client_tools, run.model_options = client_tools(turn.options), turn.model_options
-        if "response_format" not in self.takes_model_options:
-            # The client wants the agent's own output type, which the SDK asks the model for.
-            run.model_options = msgspec.structs.replace(run.model_options, response_format=None)
+    async def _run(self, turn: Turn, queue: EventQueue) -> None:
+        run = Run(queue)
+        self._prepare(run, turn)
         context = await self._make_context(turn)
-        run.queue.changes = ContextChanges(context)
-        session = await open_session(self._session(turn), turn, run) if self._session is not None else None
-        result = await self._start(turn, run, context, session)
-        reading = asyncio.create_task(_read(result, run))
-        reading.add_done_callback(lambda _: run.queue.put(None))
+        queue.changes = ContextChanges(context)
+        result: RunResultStreaming | None = None
+
+        def explain(error: Exception) -> Exception:
+            failure = explain_failure(error, run)
+            run.close_calls(failure)
+            return failure
+
         try:
-            async for event in run.queue.events():
-                yield event
-            await reading
-            if isinstance(session, ContinuedSession):
-                await session.finish()
+            if self._session is not None:
+                run.session = await open_session(self._session(turn), turn, run)
+            options = self._run_options(turn, run, context)
+            agent, items = await self._conversation(turn)
+            result = start_run(self._runner, run, agent, items, {**options, "max_turns": self._max_turns})
+            with explaining(explain):
+                await _read(result, run)
+                while result.interruptions:
+                    state = await decide_calls(result, run)
+                    result = start_run(self._runner, run, self._agent, state, options)
+                    await _read(result, run)
+                _finish(result, run)
+            if isinstance(run.session, ContinuedSession):
+                await run.session.finish()
         finally:
-            run.queue.close()
-            await _stop(result, reading)
-            run.queue.release()
+            if result is not None:
+                await _stop(result)
             if self._save_context is not None:
                 await _result_of(self._save_context(turn, context))
 
@@ -180,27 +159,21 @@ class OpenAIAgentsAgent:
             return await _result_of(self._context(turn))
         return _TurnContext(**{name: getattr(turn, name) for name in Turn.__struct_fields__})
 
-    async def _start(self, turn: Turn, run: Run, context: Any, session: Session | None) -> RunResultStreaming:
-        if turn.progress and turn.resumption is None and run.queue.journal is None:
-            raise begun_by_older_version()
+    def _run_options(self, turn: Turn, run: Run, context: Any) -> dict[str, Any]:
+        """Return the options of the SDK's runner."""
         config = self._config
         if turn.options.get("model"):
             config = replace(config, model=_named_model(config.model or self._agent.model, turn.options["model"]))
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": config}
-        if session is not None:
-            options["session"] = run.session = session
-        if turn.resumption is not None:
-            with entered_run(run):
-                state = await resume_run(self._agent, turn.resumption, context, run)
-            return start_run(self._runner, run, self._agent, state, options)
-        options["max_turns"] = self._max_turns
+        return options if run.session is None else {**options, "session": run.session}
+
+    async def _conversation(self, turn: Turn) -> tuple[Agent[Any], list[Any]]:
+        """Return the agent that the turn begins with, and the conversation that it gets."""
         files = await load_turn_files(turn)
         history = sdk_messages(turn.history, files) if self._session is None else []
         message = sdk_messages([user_message(turn)], files)
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
-        steps = sdk_messages(turn.progress)
-        run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
-        return start_run(self._runner, run, agent, [*history, *message, *steps], options)
+        return agent, [*history, *message, *sdk_messages(turn.progress)]
 
 
 def _uses_openai(agent: Agent[Any]) -> bool:
@@ -229,30 +202,25 @@ class _TurnContext(Turn, frozen=False, dict=True, kw_only=True):  # pyright: ign
 
 async def _read(result: RunResultStreaming, run: Run) -> None:
     """Read the SDK's stream to its end. Most of what it reports is in the log already, from the model and the hooks."""
-
-    def explain(error: Exception) -> Exception:
-        failure = explain_failure(error, run.model_failure)
-        run.end_open_calls(failure)
-        return failure
-
-    with explaining(explain):
-        async for event in result.stream_events():
-            read_item(run, event)
-        if result.interruptions:
-            raise suspend_run(result, run)
-        # The model streams its own text; an output made by a tool or a function is not in the log yet.
-        if result.final_output not in (None, "") and not run.has_answered:
-            output = result.final_output
-            run.add_text(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
+    async for event in result.stream_events():
+        read_item(run, event)
 
 
-async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None:
+def _finish(result: RunResultStreaming, run: Run) -> None:
+    """Write an output that was made by a tool or a function: the model streams its own text."""
+    output: Any = result.final_output
+    if output not in (None, "") and not run.has_answered:
+        run.write(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
+
+
+async def _stop(result: RunResultStreaming) -> None:
     """Stop what still runs: the request to the model's server, and the tools."""
-    if not reading.done():
+    if result.run_loop_task is None:
+        return
+    if not result.run_loop_task.done():
         result.cancel()
-        reading.cancel()
-    # Collect the exceptions of the cancelled tasks, or asyncio logs them as never retrieved.
-    tasks = asyncio.gather(*filter(None, (reading, result.run_loop_task)), return_exceptions=True)
+    # Collect the exception of the cancelled task, or asyncio logs it as never retrieved.
+    tasks = asyncio.gather(result.run_loop_task, return_exceptions=True)
     await asyncio.wait({tasks}, timeout=_CLEAN_UP_SECONDS)
 
 
@@ -277,5 +245,5 @@ def reachable_agents(first: Agent[Any]) -> Iterator[Agent[Any]]:
 
 def _target(handoff: Any) -> Any:
     # The SDK keeps only a weak reference to the agent of a `handoff(...)`, which has no public name.
-    reference = getattr(handoff, "_agent_ref", None)
-    return reference() if callable(reference) else None
+    reference = handoff._agent_ref
+    return reference() if reference is not None else None

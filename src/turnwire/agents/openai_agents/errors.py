@@ -12,7 +12,7 @@ from agents import (
 )
 from agents.exceptions import ModelTimeoutError
 
-from turnwire.agents.openai_agents.events import ModelFailure
+from turnwire.agents.openai_agents.events import Run
 from turnwire.core.errors import AgentError, ModelError, ToolError, step_limit_reached
 from turnwire.models.errors import explain
 
@@ -24,8 +24,9 @@ _TRIPWIRES = (
 )
 
 
-def explain_failure(error: Exception, failure: ModelFailure | None) -> Exception:
+def explain_failure(error: Exception, run: Run) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
+    failure = run.model_failure
     if failure is not None and error is failure.error:
         return explain(error, failure.model)
     match error:
@@ -33,7 +34,7 @@ def explain_failure(error: Exception, failure: ModelFailure | None) -> Exception
             return step_limit_reached()
         case _ if isinstance(error, _TRIPWIRES):
             return AgentError("a guardrail of this agent stopped the answer; rephrase the request", code="guardrail")
-        case UserError(__cause__=Exception() as cause) if str(error).startswith("Error running tool"):
+        case UserError(__cause__=Exception() as cause) if cause is run.tool_failure:
             # The exception of a tool whose `failure_error_function` is None ends the run.
             return ToolError(f"a tool of this agent failed ({type(cause).__name__})")
         case ModelTimeoutError():

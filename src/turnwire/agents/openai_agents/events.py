@@ -3,12 +3,9 @@
 A turn has one run, and one more for every agent that is used as a tool; the further runs have an agent path.
 """
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, cast
 
 from agents import (
     Agent,
@@ -27,59 +24,15 @@ from agents import (
 from agents.run_config import ToolErrorFormatter, ToolErrorFormatterArgs
 from agents.tool_context import ToolContext
 from msgspec import Struct
-from msgspec.structs import replace
 
-from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
-from turnwire.agents.event_queue import EmittedEvents, EventQueue
+from turnwire.agents.agent_paths import Path
+from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.run_recorder import RunRecorder
 from turnwire.core.errors import AgentError
-from turnwire.core.journal.waits import ClientTool
-from turnwire.core.log.events import (
-    Event,
-    HandoffEvent,
-    ReasoningEvent,
-    TokenEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
-from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.model_options import ModelOptions
+from turnwire.core.log.events import HandoffEvent, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, elapsed_ms, loggable, set_running_call, tool_error_text
-
-
-class RunQueue(EventQueue):
-    """The queue of a turn, with its runs and the calls that are unfinished while the turn is suspended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runs: list[Run] = []
-        self._unfinished: dict[tuple[Path, str], str] = {}
-
-    def unfinished_calls(self) -> list[tuple[Path, str, str]]:
-        """Return path, id and tool of the calls that are in the log without a result."""
-        running = [(run.path, call_id, tool) for run in self.runs for call_id, tool in run.open_tools()]
-        return [*((path, call_id, tool) for (path, call_id), tool in self._unfinished.items()), *running]
-
-    def restore(self, calls: list[tuple[Path, str, str]]) -> None:
-        """Restore the calls that began before the suspension."""
-        self._unfinished = {(path, call_id): tool for path, call_id, tool in calls}
-
-    def pop_restored(self, path: Path, call_id: str) -> str | None:
-        """Return the tool of a call that began before the suspension, once."""
-        if (path, call_id) not in self._unfinished:
-            # Parallel sub-agents of one name may begin in another order than before the suspension.
-            path = next((other for other, id_ in self._unfinished if id_ == call_id and len(other) == len(path)), path)
-        return self._unfinished.pop((path, call_id), None)
-
-    def path_of(self, call_id: str, default: Path) -> Path:
-        """Return the agent path of the run whose model requested the call."""
-        return next((run.path for run in self.runs if run.has_request(call_id)), default)
-
-
-class EmittedRuns(EmittedEvents, RunQueue):
-    """A `RunQueue` for runs that no adapter reads: its events are emitted at once."""
 
 
 class ModelFailure(Struct, frozen=True):
@@ -95,181 +48,142 @@ def failure_text(tool: str, error: Exception) -> str:
 
 
 class _RunCall(Struct):
-    """A running tool call, with its failure or outcome if that is known before the SDK reports its end.
-
-    `began` is None for a call that was restored after a suspension.
-    """
+    """A running tool call, with its failure or outcome if that is known before the SDK reports its end."""
 
     tool: str
-    began: float | None
+    began: float
     has_failed: bool = False
     failure: str | None = None
     outcome: ToolOutcome | None = None
 
 
-class Run:
-    """Recorder of one run.
+class _TurnCalls:
+    """Calls of all runs of a turn: the agent path of each call's run, and the calls that were written to ask a person.
 
-    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any.
+    The SDK ends all runs that such a call is in, and makes new ones when it is decided.
     """
 
-    def __init__(self, queue: RunQueue, path: Path = (), place: str = "") -> None:
-        queue.runs.append(self)
-        self.queue = queue
-        self.path = path
-        self.place = place or (queue.journal.place("run") if queue.journal else "")
-        """The run's place in the turn's journal."""
-        self.has_answered = False
-        self.has_text = False
-        self._begins_reply = False
-        self._writes_value = False
+    def __init__(self) -> None:
+        self.paths: dict[str, Path] = {}
+        self._written: set[tuple[Path, str]] = set()
+
+    def note_written(self, path: Path, call_id: str) -> None:
+        self._written.add((path, call_id))
+
+    def pop_written(self, path: Path, call_id: str) -> bool:
+        """Return True, once, if the `tool_call` event of a call is written already."""
+        if (path, call_id) not in self._written:
+            # Parallel sub-agents of one name may begin in another order than before.
+            path = next((other for other, id_ in self._written if id_ == call_id and len(other) == len(path)), path)
+        is_written = (path, call_id) in self._written
+        self._written.discard((path, call_id))
+        return is_written
+
+
+class Run(RunRecorder):
+    """Recorder of one run.
+
+    `inputs` are the messages that have entered the run, each with the number of the SDK's items before it.
+    `writes_value` is True if the agent answers with the JSON of a value; that of a sub-agent is for the code that runs
+    it, such as a guardrail, not for people.
+    """
+
+    def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
+        super().__init__(queue, path, place)
+        self.calls = _TurnCalls()
+        self.writes_value = False
         self.model_failure: ModelFailure | None = None
+        self.tool_failure: Exception | None = None
         self.inputs: list[tuple[int, str]] = []
-        """The messages that have entered the run, each with the number of the SDK's items before it."""
         self.session: Session | None = None
-        self.client_tools: Sequence[ClientTool] = ()
-        """The tools that the client runs, for the agents of the turn's own run."""
-        self.model_options = ModelOptions()
-        """The client's options, for the same agents."""
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
         self._requests: dict[str, tuple[str, str]] = {}
 
-    def inside(self, agent: str) -> "Run":
-        """Return the recorder for an agent that a tool of this run calls; `leave` when that run has ended."""
-        place = self.queue.journal.place("run") if self.queue.journal else ""
-        return Run(self.queue, enter_agent(self.path, agent, place=place), place)
-
-    def leave(self) -> None:
-        leave_agent(self.path)
-
-    def add(self, event: Event) -> None:
-        self.queue.put(event)
+    @classmethod
+    def nested(cls, agent: str) -> Self:
+        outer, run = cls.around(), super().nested(agent)
+        if outer is not None and outer.queue is run.queue:
+            run.calls = outer.calls
+        return run
 
     def read(self, piece: Piece) -> None:
         """Record one piece of the model's stream."""
         match piece:
             case str():
-                self.add_text(piece)
+                self.write(piece)
             case ReasoningEvent() | UsageEvent():
-                self.add(replace(piece, agent_path=self.path))
+                self.put(piece)
             case ToolCallRequest():
                 pass  # Recorded when the tool runs.
 
-    def begin_reply(self, *, is_value: bool = False) -> None:
-        """Note that the model is called: what it writes is a paragraph of its own, or the JSON of a value."""
-        self._begins_reply = True
-        self._writes_value = is_value
+    def write(self, text: str) -> None:
+        if not (self.path and self.writes_value):
+            super().write(text)
 
     def note_text(self, text: str) -> None:
-        """Note text of a reply that is in the log already."""
-        if text and not (self.path and self._writes_value):
-            self._begins_reply = False
-            self.has_answered = self.has_text = True
-
-    def add_text(self, text: str) -> None:
-        if self.path and self._writes_value:
-            return  # For the code that runs the sub-agent, such as a guardrail, not for people.
-        if self._begins_reply and self.has_text:
-            self._put_text(PARAGRAPH)
-        self.note_text(text)
-        self._put_text(text)
-
-    def _put_text(self, text: str) -> None:
-        self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
-
-    def hand_over(self, agent: str) -> None:
-        self.add(HandoffEvent(agent, agent_path=self.path))
+        if not (self.path and self.writes_value):
+            super().note_text(text)
 
     # Tools
 
-    def begin_call(self, call_id: str, tool: str, arguments: str) -> None:
-        args = read_arguments(arguments) or {}
+    def open_call(self, call_id: str, tool: str, arguments: str) -> None:
         self._reported.add(call_id)
-        is_new = self._find(call_id) is None
+        is_new = call_id not in self._open and not self.calls.pop_written(self.path, call_id)
         self._open[call_id] = _RunCall(tool, time.perf_counter())
         if is_new:
-            self.add(ToolCallEvent(call_id, tool, args, agent_path=self.path))
+            self.put(ToolCallEvent(call_id, tool, read_arguments(arguments) or {}))
 
     def fail_call(self, call_id: str, failure: str | None = None) -> None:
         """Mark a call as failed. Its result is `failure`, or what the SDK reports at its end."""
-        if call := self._find(call_id):
+        if call := self._open.get(call_id):
             call.has_failed, call.failure = True, failure
 
     def note_outcome(self, call_id: str, outcome: ToolOutcome) -> None:
         """Keep the outcome of one of our own tools until the SDK reports the end of its call."""
-        if call := self._find(call_id):
+        if call := self._open.get(call_id):
             call.has_failed, call.outcome = not outcome.success, outcome
 
-    def end_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
-        call = self._find(call_id)
-        if call is None:
-            return
-        del self._open[call_id]
-        ms = None if call.began is None else elapsed_ms(call.began)
-        value = call.outcome.result if call.outcome else loggable(result) if call.failure is None else call.failure
-        success = not (failed or call.has_failed)
-        self.add(ToolResultEvent(call_id, call.tool, success, value, ms, agent_path=self.path))
-
-    def _find(self, call_id: str) -> _RunCall | None:
-        """Return a running call, also one that began before a suspension."""
-        if call_id not in self._open and (tool := self.queue.pop_restored(self.path, call_id)):
-            self._open[call_id] = _RunCall(tool, None)
-        return self._open.get(call_id)
-
-    def call_state(self, call_id: str) -> "_RunCall | None":
+    def call_state(self, call_id: str) -> _RunCall | None:
         """Return a running call, with what is known about its end."""
         return self._open.get(call_id)
 
-    def open_tools(self) -> list[tuple[str, str]]:
-        return [(call_id, call.tool) for call_id, call in self._open.items()]
+    def close_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
+        call = self._open.pop(call_id, None)
+        if call is None:
+            return
+        value = call.outcome.result if call.outcome else loggable(result) if call.failure is None else call.failure
+        success = not (failed or call.has_failed)
+        self.put(ToolResultEvent(call_id, call.tool, success, value, elapsed_ms(call.began)))
 
-    def end_open_calls(self, error: Exception) -> None:
+    def close_calls(self, error: Exception) -> None:
         """End the running calls of a run that failed."""
         for call_id, call in list(self._open.items()):
-            self.end_call(call_id, failure_text(call.tool, error), failed=True)
+            self.close_call(call_id, failure_text(call.tool, error), failed=True)
+
+    # Calls that wait for a person
+
+    def write_pending(self, path: Path, call_id: str, tool: str, args: dict[str, Any]) -> None:
+        """Write the call of a run that the SDK has interrupted, before a person is asked about it."""
+        self.calls.note_written(path, call_id)
+        self.queue.put(ToolCallEvent(call_id, tool, args, agent_path=path))
+
+    def write_denial(self, path: Path, call_id: str, tool: str, denial: str) -> None:
+        self._reported.add(call_id)
+        self.queue.put(ToolResultEvent(call_id, tool, False, denial, agent_path=path))
 
     # Items that the SDK reports late
 
-    def has_request(self, call_id: str) -> bool:
-        return call_id in self._requests
-
     def note_request(self, call_id: str, tool: str, arguments: str) -> None:
         self._requests[call_id] = (tool, arguments)
+        self.calls.paths[call_id] = self.path
 
     def note_output(self, call_id: str, output: Any) -> None:
         """Record the output of a call that never began: the tool is unknown, or a guardrail rejected the call."""
         request = self._requests.get(call_id)
         if request is not None and call_id not in self._reported:
-            self.begin_call(call_id, *request)
-            self.end_call(call_id, output, failed=True)
-
-
-_running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
-
-
-@contextmanager
-def entered_run(run: Run) -> Generator[None]:
-    """Make a run the current one for everything that is started in this context."""
-    token = _running.set(run)
-    try:
-        yield
-    finally:
-        _running.reset(token)
-
-
-def context_run() -> Run | None:
-    """Return the run of the current context, also in a thread with an event loop of its own."""
-    return _running.get()
-
-
-def running_run() -> Run | None:
-    """Return the run of the current context, if its event loop is the running one."""
-    run = _running.get()
-    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-    if run is None or run.queue.loop is not asyncio.get_running_loop():
-        return None
-    return run
+            self.open_call(call_id, *request)
+            self.close_call(call_id, output, failed=True)
 
 
 class Hooks(RunHooks[Any]):
@@ -302,7 +216,7 @@ class Hooks(RunHooks[Any]):
         await self._inner.on_agent_end(context, agent, output)
 
     async def on_handoff(self, context: RunContextWrapper[Any], from_agent: Agent[Any], to_agent: Agent[Any]) -> None:
-        self._run.hand_over(to_agent.name)
+        self._run.put(HandoffEvent(to_agent.name))
         await self._inner.on_handoff(context, from_agent, to_agent)
 
     def on_tool_start(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -315,13 +229,13 @@ class Hooks(RunHooks[Any]):
 
     async def _begin(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:
         arguments = context.tool_arguments if isinstance(context, ToolContext) else ""
-        self._run.begin_call(_call_id(context, tool), tool.name, arguments)
+        self._run.open_call(_call_id(context, tool), tool.name, arguments)
         await self._run.queue.flush()
         await self._inner.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
         self._run.has_answered = False
-        self._run.end_call(_call_id(context, tool), result)
+        self._run.close_call(_call_id(context, tool), result)
         await self._inner.on_tool_end(context, agent, tool, result)
 
 

@@ -35,8 +35,7 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
                 code="diverged",
                 retryable=True,
             )
-        if turn.resumption is None:
-            await align_session(session, turn, is_other=journal is not None and journal.is_follow_up)
+        await align_session(session, turn, is_other=journal is not None and journal.is_follow_up)
         return session
     with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
         if journal.is_replay:
@@ -47,8 +46,7 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
         if not call.is_live:
             stored = await session.get_items()
             return ContinuedSession(session, _first_items(call.result, stored), stored)
-        if turn.resumption is None:
-            await align_session(session, turn, is_other=journal.is_follow_up)
+        await align_session(session, turn, is_other=journal.is_follow_up)
         items = await session.get_items()
         call.finish(items if journal.can_record(items) else {"count": len(items), "digest": fingerprint(items)})
         return ContinuedSession(session, items, items)

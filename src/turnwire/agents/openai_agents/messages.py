@@ -9,7 +9,6 @@ from turnwire.agents.openai_agents.events import Run
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.files import LoadedFiles
 from turnwire.core.log.turns import Message
-from turnwire.core.run.inputs import current_inputs
 from turnwire.models.chat_completions import arguments_json
 from turnwire.models.responses import input_part
 
@@ -42,11 +41,7 @@ async def with_inputs(run: Run, input: Any, options: dict[str, Any]) -> Any:
     the agents that its tools run do not. The SDK repeats all items in each call, so the messages are added again; if
     the server keeps the conversation, only the new messages are sent.
     """
-    inputs = current_inputs()
-    if inputs is None or run.path:
-        return input
-    await run.queue.flush()
-    new = await inputs.take(run.place)
+    new = await run.take_inputs()
     if not new and not run.inputs:
         return input
     items: list[Any] = [_message(input)] if isinstance(input, str) else list(cast("list[Any]", input))

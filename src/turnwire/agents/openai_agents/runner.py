@@ -10,7 +10,7 @@ import asyncio
 import copy
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -20,25 +20,18 @@ from agents.models import get_default_model_settings
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
+from openai.types.responses import Response
 
-from turnwire.agents.openai_agents.continuation import begin_reply, finish_reply, journal_tool, recorded_reply
+from turnwire.agents.openai_agents.continuation import completed, dump_reply, journal_tool, load_reply
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import (
-    EmittedRuns,
-    Hooks,
-    ModelFailure,
-    Run,
-    context_run,
-    entered_run,
-    error_formatter,
-    failure_text,
-    read_item,
-    running_run,
-)
+from turnwire.agents.openai_agents.events import Hooks, ModelFailure, Run, error_formatter, failure_text, read_item
+from turnwire.agents.openai_agents.internals import check_internals
 from turnwire.agents.openai_agents.messages import with_inputs
 from turnwire.agents.openai_agents.options import request_settings, run_settings
 from turnwire.core.errors import ModelError
+from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.emit import is_in_turn
+from turnwire.core.log.events import Usage
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 
@@ -57,11 +50,10 @@ class TurnAgentRunner(AgentRunner):
         self.inner = inner
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
-        outer = _outer_run()
-        if outer is None:
+        if not _is_recorded():
             return await self.inner.run(starting_agent, input, **options)
         # Streamed, so that a sub-agent's text reaches the log while it is written.
-        run = outer.inside(starting_agent.name)
+        outer, run = Run.current(), Run.nested(starting_agent.name)
         result: RunResultStreaming | None = None
         try:
             result = start_run(self.inner, run, starting_agent, input, options)
@@ -72,8 +64,8 @@ class TurnAgentRunner(AgentRunner):
                 result.cancel()
             if isinstance(error, Exception) and isinstance(context := options.get("context"), ToolContext):
                 # The calling model reads the error of an agent that is used as a tool.
-                error = explain_failure(error, run.model_failure)
-                outer.fail_call(context.tool_call_id, failure_text(context.tool_name, error))
+                error = explain_failure(error, run)
+                _fail_call(outer, context, error)
             raise error
         finally:
             run.leave()
@@ -85,10 +77,9 @@ class TurnAgentRunner(AgentRunner):
         return self.inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
-        outer = _outer_run()
-        if outer is None:
+        if not _is_recorded():
             return self.inner.run_streamed(starting_agent, input, **options)
-        run = outer.inside(starting_agent.name)
+        outer, run = Run.current(), Run.nested(starting_agent.name)
         result = start_run(self.inner, run, starting_agent, input, options)
         if result.run_loop_task is None:
             run.leave()
@@ -97,19 +88,28 @@ class TurnAgentRunner(AgentRunner):
         return result
 
 
-def _note_end(outer: Run, run: Run, context: Any, ended: asyncio.Task[Any]) -> None:
+def _is_recorded() -> bool:
+    """Return True if a new run is part of a turn."""
+    return Run.current() is not None or is_in_turn()
+
+
+def _note_end(outer: Run | None, run: Run, context: Any, ended: asyncio.Task[Any]) -> None:
     """Record the end, and the failure, of a run that the application reads itself."""
     run.leave()
     if not isinstance(context, ToolContext) or ended.cancelled():
         return
     if isinstance(error := ended.exception(), Exception):
-        outer.fail_call(
-            context.tool_call_id, failure_text(context.tool_name, explain_failure(error, run.model_failure))
-        )
+        _fail_call(outer, context, explain_failure(error, run))
+
+
+def _fail_call(outer: Run | None, context: Any, error: Exception) -> None:
+    if outer is not None:
+        outer.fail_call(context.tool_call_id, failure_text(context.tool_name, error))
 
 
 def install_runner() -> AgentRunner:
-    """Wrap the SDK's default runner, once, and return the wrapped one."""
+    """Wrap the SDK's default runner, once, and return the wrapped one. Raises RuntimeError for another SDK."""
+    check_internals()
     runner = get_default_agent_runner()
     if not isinstance(runner, TurnAgentRunner):
         runner = TurnAgentRunner(runner)
@@ -132,22 +132,12 @@ def start_run(
         model=WatchedModel(run, hooks, config),
         tool_error_formatter=error_formatter(run, config.tool_error_formatter),
     )
-    if run.model_options.names:
+    if run.options.names:
         settings = config.model_settings or ModelSettings()
-        recorded = dataclasses.replace(recorded, model_settings=settings.resolve(run_settings(run.model_options)))
+        recorded = dataclasses.replace(recorded, model_settings=settings.resolve(run_settings(run.options)))
     run_options: dict[str, Any] = {**options, "hooks": hooks, "run_config": recorded}
-    with entered_run(run):
+    with run.entered():
         return runner.run_streamed(agent, input, **run_options)
-
-
-def _outer_run() -> Run | None:
-    """Return the run that a new run is part of, or None outside a turn."""
-    if run := running_run():
-        return run
-    if not is_in_turn():
-        return None
-    unread = context_run()
-    return Run(EmittedRuns(), unread.path if unread else ())
 
 
 # Models
@@ -170,25 +160,28 @@ class WatchedModel(Model):
     async def stream_response(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
-        journal = self._run.queue.journal
-        if self._run.model_options.instructions:
-            system_instructions = self._run.model_options.extend(system_instructions or "")
-        input = await with_inputs(self._run, input, options)
-        if journal is None:
-            async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
-                async for event in events:
-                    yield event
-            return
         run, (model, _) = self._run, self._find()
-        with await begin_reply(journal, run, self._hooks.agent, _name(model), (system_instructions, input)) as call:
-            if not call.is_live:
-                yield await recorded_reply(call, run, is_value=self._answers_with_value())
+        if run.options.instructions:
+            system_instructions = run.options.extend(system_instructions or "")
+        input = await with_inputs(run, input, options)
+        run.writes_value = self._answers_with_value()
+        names = (self._hooks.agent.name if self._hooks.agent else "", _name(model))
+        call = await run.begin_model(names, lambda: (system_instructions, input))
+        with call or nullcontext():
+            if call is not None and not call.is_live:
+                response = load_reply(call.result)
+                await run.show_again(call, response.output_text)
+                yield completed(response)
                 return
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:
                     if getattr(event, "type", None) == "response.completed":
-                        await finish_reply(call, run, event.response)
+                        await self._finish(call, event.response)
                     yield event
+
+    async def _finish(self, call: JournaledCall | None, response: Response) -> None:
+        usage = response.usage and Usage(response.usage.input_tokens, response.usage.output_tokens)
+        await self._run.finish_model(call, lambda: dump_reply(response), usage)
 
     async def _stream(
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
@@ -199,13 +192,12 @@ class WatchedModel(Model):
         name = _name(model)
         is_chat = isinstance(model, OpenAIChatCompletionsModel)
         if is_chat:
-            settings = settings.resolve(request_settings(self._run.model_options, is_chat=True))
+            settings = settings.resolve(request_settings(self._run.options, is_chat=True))
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
             model = _with_recorded_chunks(model, self._run, ChatReader(name))
-        elif self._run.model_options.response_format:
-            settings = settings.resolve(request_settings(self._run.model_options, is_chat=False))
-        self._run.begin_reply(is_value=self._answers_with_value())
+        elif self._run.options.response_format:
+            settings = settings.resolve(request_settings(self._run.options, is_chat=False))
         stream: Any = model.stream_response(system_instructions, input, settings, *args, **options)
         recorded_stream = stream if is_chat else _record(stream, self._run, ResponsesReader(name))
         try:
@@ -254,10 +246,10 @@ class WatchedModel(Model):
         # An approved call was recorded under the id of its approval request.
         call_id = getattr(item, "approval_request_id", None) or item.id
         if event.type == "response.output_item.added":
-            self._run.begin_call(call_id, tool, getattr(item, "arguments", None) or "")
+            self._run.open_call(call_id, tool, getattr(item, "arguments", None) or "")
         elif event.type == "response.output_item.done":
             output = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
-            self._run.end_call(call_id, output, failed=item.status == "failed")
+            self._run.close_call(call_id, output, failed=item.status == "failed")
 
 
 def _name(model: Model) -> str:

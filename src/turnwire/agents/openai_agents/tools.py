@@ -4,7 +4,6 @@ agent = Agent(name="Helper", tools=function_tools([weather, delete_file]))
 """
 
 from collections.abc import Iterable
-from functools import wraps
 from typing import Any
 
 from agents import FunctionTool, RunContextWrapper
@@ -12,13 +11,13 @@ from agents import Tool as SdkTool
 from agents.agent import AgentBase
 from agents.tool_context import ToolContext
 
-from turnwire.agents.openai_agents.events import running_run
+from turnwire.agents.openai_agents.events import Run
+from turnwire.agents.openai_agents.internals import SDK
+from turnwire.agents.sdk_internals import wrap
 from turnwire.core.journal.waits import ClientTool, check_names
 from turnwire.tools import Tool, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import ToolOutcome, run_client_tool
-
-_WRAPPED = "turnwire_wrapped"
 
 
 def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
@@ -29,7 +28,7 @@ def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
 def _function_tool(tool: Tool) -> FunctionTool:
     async def invoke(context: ToolContext[Any], arguments: str) -> str:
         outcome = await run_tool(tool, read_arguments(arguments), call_id=context.tool_call_id)
-        if run := running_run():
+        if run := Run.current():
             run.note_outcome(context.tool_call_id, outcome)
         return outcome.text
 
@@ -54,21 +53,19 @@ def install_client_tools() -> None:
 
     An agent that is used as a tool has a run of its own, and does not have them.
     """
-    inner: Any = AgentBase.get_all_tools
-    if hasattr(inner, _WRAPPED):
-        return
+    wrap(SDK, AgentBase, "get_all_tools", "self, run_context", _with_client_tools)
 
-    @wraps(inner)
+
+def _with_client_tools(inner: Any) -> Any:
     async def get_all_tools(agent: AgentBase[Any], run_context: RunContextWrapper[Any]) -> list[SdkTool]:
         tools: list[SdkTool] = await inner(agent, run_context)
-        run = running_run()
+        run = Run.current()
         if run is None or run.path or not run.client_tools:
             return tools
         check_names({tool.name for tool in tools}, run.client_tools)
         return [*tools, *map(_client_tool, run.client_tools)]
 
-    setattr(get_all_tools, _WRAPPED, inner)
-    AgentBase.get_all_tools = get_all_tools  # type: ignore[method-assign]
+    return get_all_tools
 
 
 def _client_tool(tool: ClientTool) -> FunctionTool:
@@ -79,7 +76,7 @@ def _client_tool(tool: ClientTool) -> FunctionTool:
             outcome = ToolOutcome(False, error, error, 0.0)
         else:
             outcome = await run_client_tool(context.tool_call_id, tool.name, args)
-        if run := running_run():
+        if run := Run.current():
             run.note_outcome(context.tool_call_id, outcome)
         return outcome.text
 
