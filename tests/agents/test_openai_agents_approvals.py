@@ -212,6 +212,30 @@ async def test_the_sdk_s_own_memory_has_each_item_once(tmp_path: Path) -> None:
     assert kept == ["user", "function_call", "function_call_output", "message"]
 
 
+class CompactingSession(SQLiteSession):
+    """A session whose provider may replace its items."""
+
+    async def run_compaction(self, args: Any = None) -> None:
+        """Leave the items as they are."""
+
+
+async def test_a_session_at_the_provider_has_each_item_once(tmp_path: Path) -> None:
+    model = SdkScript([[letter("bob", "c1")], [assistant_message("Done.")]])
+    agent = Agent(name="Helper", model=model, tools=[send])
+    memory = CompactingSession("s1", tmp_path / "memory.db")
+    try:
+        async with open_desk(agent, session=lambda turn: memory) as desk:
+            turn = await desk.start("Write")
+            await events_until_suspended(desk, turn)
+            await desk.runner.decide(turn.id, "c1", approved=True)
+            assert outcome(await desk.events(turn)) == ("completed", None)
+        kept = [item.get("type", item.get("role")) for item in await memory.get_items()]
+    finally:
+        memory.close()
+    assert kept == ["user", "function_call", "function_call_output", "message"]
+    assert sent == ["bob"]
+
+
 async def test_an_agent_that_is_another_one_cannot_go_on() -> None:
     store = MemoryStore()
     agent = Agent(name="Helper", model=SdkScript([[letter("bob", "c1")]]), tools=[send])

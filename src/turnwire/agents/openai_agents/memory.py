@@ -7,10 +7,11 @@ the next run, if the session has the id of this conversation.
 A repeated run would find the items that the lost run has added to the session. So the items that the session had at
 first are recorded in the journal; a `ContinuedSession` shows only these to the run, and adds only items that the
 session does not have yet. For a session that is too large for the journal, the number and the digest of its items are
-recorded instead.
+recorded instead. Of a session whose items are at the provider, which changes them, each call is recorded.
 """
 
 import copy
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -26,17 +27,15 @@ from turnwire.core.log.turns import Message, Turn
 
 
 async def open_session(session: Session, turn: Turn, run: Run) -> Session:
-    """Return the session for a run of a turn. Raises AgentError if the run is repeated and the session cannot be."""
+    """Return the session for a run of a turn. Raises AgentError if the run is repeated and the session has changed."""
     journal = run.queue.journal
-    if journal is None or isinstance(session, OpenAIConversationsSession) or is_compacting(session):
-        if journal is not None and journal.is_continued:
-            raise AgentError(
-                f"A turn with a {type(session).__name__} cannot be continued after a restart. Send the message again.",
-                code="diverged",
-                retryable=True,
-            )
-        await align_session(session, turn, is_other=journal is not None and journal.is_follow_up)
+    if journal is None:
+        await align_session(session, turn)
         return session
+    if isinstance(session, OpenAIConversationsSession) or is_compacting(session):
+        if not journal.is_continued:
+            await align_session(session, turn, is_other=journal.is_follow_up)
+        return _recorded(session, run)
     with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
         if journal.is_replay:
             recorded: Any = call.result
@@ -65,6 +64,30 @@ def _first_items(recorded: Any, stored: list[TResponseInputItem]) -> list[TRespo
             retryable=True,
         )
     return items
+
+
+def _recorded(session: Session, run: Run) -> Session:
+    """Return a session at the provider whose calls are recorded, so that a repeated run makes none of them again."""
+    recorded = copy.copy(session)
+    for name in ("get_items", "add_items", "pop_item", "clear_session", "run_compaction"):
+        if hasattr(session, name):
+            setattr(recorded, name, _call_once(getattr(session, name), name, run))
+    return recorded
+
+
+def _call_once(method: Any, name: str, run: Run) -> Any:
+    @functools.wraps(method)
+    async def call_once(*args: Any, **options: Any) -> Any:
+        call = await run.begin_tool(f"session {name}", "session", {}, repeatable=True)
+        assert call is not None
+        with call:
+            if call.is_live:
+                result = await method(*args, **options)
+                call.finish(result)
+                return result
+            return call.result
+
+    return call_once
 
 
 class ContinuedSession:
