@@ -28,6 +28,7 @@ from turnwire.core.log.events import (
     ToolCallEvent,
     ToolResultEvent,
     Usage,
+    UsageEvent,
 )
 from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.model_options import ModelOptions
@@ -211,12 +212,12 @@ class RunRecorder:
         call.show()
 
     async def finish_model(
-        self, call: JournaledCall | None, reply: Callable[[], Any], usage: Usage | None = None
+        self, call: JournaledCall | None, reply: Callable[[], Any], usage: Usage | UsageEvent | None = None
     ) -> None:
         """Record a reply, when its text is in the log."""
         if call is not None:
             await self.queue.flush()
-            call.finish(reply(), usage=usage)
+            call.finish(reply(), usage=usage and Usage(usage.input_tokens, usage.output_tokens))
 
     # Tools
 

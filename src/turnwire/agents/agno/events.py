@@ -3,7 +3,8 @@
 A turn is one run, and one more for every agent that a tool runs; those have an agent path.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from agno.models.base import Model
@@ -26,9 +27,8 @@ from turnwire.agents.agno.tools import changed, tool_of
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.run_recorder import RunRecorder
-from turnwire.core.errors import AgentError
 from turnwire.core.journal.turn_journal import JournaledCall
-from turnwire.core.log.events import Usage, UsageEvent
+from turnwire.core.log.events import UsageEvent
 from turnwire.models.errors import unfinished
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import running_call
@@ -50,18 +50,21 @@ class AgnoRun(RunRecorder):
 
     # Models
 
-    async def begin_reply(self, model: Model, messages: list[Message]) -> JournaledCall | None:
-        """Begin a model call: take the messages that have come, and find the reply in the journal."""
+    @asynccontextmanager
+    async def replying(self, model: Model, messages: list[Message]) -> AsyncGenerator[JournaledCall | None]:
+        """Make a model call in the block: take the messages that have come, and find the reply in the journal."""
         self._finish_reason, self._reads_finish = None, False
         if self.failure is not None and not self.failure.by_tool:
             self.failure = None  # The SDK goes on with a fallback model.
         try:
             self.count_call()
-        except AgentError as error:
+            messages += [Message(role="user", content=text) for text in await self.take_inputs()]
+            call = await self.begin_model((self.agent, model.id), lambda: dump_request(messages))
+            with call or nullcontext():
+                yield call
+        except Exception as error:
             self.note_failure(error, model)
             raise
-        messages += [Message(role="user", content=text) for text in await self.take_inputs()]
-        return await self.begin_model((self.agent, model.id), lambda: dump_request(messages))
 
     async def repeat_reply(self, call: JournaledCall, message: Message) -> ModelResponse:
         """Return a recorded reply for the SDK, and write its text again if that was taken back."""
@@ -85,9 +88,9 @@ class AgnoRun(RunRecorder):
 
     async def end_reply(self, call: JournaledCall | None, model: Model, message: Message) -> None:
         """Record the usage and the reply. Raises ModelError for a reply that is not whole: its tools must not run."""
-        usage = _usage(message)
+        usage = _usage(message, model.id)
         if usage is not None:
-            self.put(_usage_event(message, model.id))
+            self.put(usage)
         if self._reads_finish and self._finish_reason in (None, "length", "content_filter"):
             raise unfinished(self._finish_reason)
         await self.finish_model(call, lambda: dump_reply(message), usage)
@@ -140,15 +143,10 @@ def _needs_approval(call: FunctionCall) -> bool:
     return bool(call.function.requires_confirmation if tool is None else tool.requires_approval(call.arguments or {}))
 
 
-def _usage(message: Message) -> Usage | None:
+def _usage(message: Message, model: str) -> UsageEvent | None:
     metrics = message.metrics
     if not (metrics and (metrics.input_tokens or metrics.output_tokens)):
         return None
-    return Usage(metrics.input_tokens, metrics.output_tokens)
-
-
-def _usage_event(message: Message, model: str) -> UsageEvent:
-    metrics = message.metrics
     return UsageEvent(
         model=model,
         input_tokens=metrics.input_tokens,

@@ -76,8 +76,7 @@ def _record_stream(inner: Any) -> Any:
             async for delta in inner(model, messages=messages, assistant_message=assistant_message, **options):
                 yield delta
             return
-        call = await run.begin_reply(model, messages)
-        try:
+        async with run.replying(model, messages) as call:
             if call is not None and not call.is_live:
                 yield await run.repeat_reply(call, assistant_message)
                 return
@@ -88,12 +87,6 @@ def _record_stream(inner: Any) -> Any:
                     await run.queue.wait_for_room()
                     yield delta
             await run.end_reply(call, model, assistant_message)
-        except Exception as error:
-            run.note_failure(error, model)
-            raise
-        finally:
-            if call is not None:
-                call.__exit__(None, None, None)
 
     return aprocess_response_stream
 
@@ -106,8 +99,7 @@ def _record_whole(inner: Any) -> Any:
         details = {"assistant_message": assistant_message, "model_response": model_response}
         if run is None:
             return await inner(model, messages=messages, **details, **options)
-        call = await run.begin_reply(model, messages)
-        try:
+        async with run.replying(model, messages) as call:
             if call is not None and not call.is_live:
                 reply = await run.repeat_reply(call, assistant_message)
                 # The SDK joins the texts of all replies of such a run.
@@ -119,12 +111,6 @@ def _record_whole(inner: Any) -> Any:
             content, reasoning = assistant_message.content, assistant_message.reasoning_content
             run.read(ModelResponse(content=content, reasoning_content=reasoning))
             await run.end_reply(call, model, assistant_message)
-        except Exception as error:
-            run.note_failure(error, model)
-            raise
-        finally:
-            if call is not None:
-                call.__exit__(None, None, None)
 
     return _aprocess_model_response
 

@@ -37,7 +37,7 @@ from turnwire.agents.run_recorder import RunRecorder
 from turnwire.core.errors import AgentError, ToolError
 from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError
 from turnwire.core.journal.waits import check_names
-from turnwire.core.log.events import HandoffEvent, Usage, UsageEvent
+from turnwire.core.log.events import HandoffEvent, UsageEvent
 from turnwire.tools.invocation import plain, set_running_call, tool_error_text
 
 
@@ -174,9 +174,9 @@ class RunPlugin(BasePlugin):
             branch.write_parts(llm_response)
             await branch.queue.wait_for_room()
             return None
-        usage = llm_response.usage_metadata
+        usage = _usage(llm_response, branch.model)
         if usage is not None:
-            branch.put(_usage_event(usage, llm_response.model_version or branch.model))
+            branch.put(usage)
         if (failure := reply_failure(llm_response)) is not None:
             branch.give_up_reply()
             raise failure
@@ -184,8 +184,7 @@ class RunPlugin(BasePlugin):
             branch.write_parts(llm_response)
         name_calls(llm_response)
         self._note_reply(llm_response)
-        spent = None if usage is None else Usage(usage.prompt_token_count, _output_tokens(usage))
-        await branch.finish_model(branch.reply, lambda: dump_reply(llm_response), spent)
+        await branch.finish_model(branch.reply, lambda: dump_reply(llm_response), usage)
         branch.reply = None
         return None
 
@@ -326,18 +325,15 @@ def _answer_text(response: LlmResponse) -> str:
     return "".join(part.text or "" for part in _text_parts(response) if not part.thought)
 
 
-def _usage_event(usage: types.GenerateContentResponseUsageMetadata, model: str) -> UsageEvent:
+def _usage(response: LlmResponse, model: str) -> UsageEvent | None:
+    usage = response.usage_metadata
+    if usage is None:
+        return None
+    counts = [each for each in (usage.candidates_token_count, usage.thoughts_token_count) if each is not None]
     return UsageEvent(
-        model=model,
+        model=response.model_version or model,
         input_tokens=usage.prompt_token_count,
-        output_tokens=_output_tokens(usage),
+        output_tokens=sum(counts) if counts else None,  # Google counts the answer and the reasoning apart.
         cached_input_tokens=usage.cached_content_token_count or None,
         reasoning_tokens=usage.thoughts_token_count or None,
     )
-
-
-def _output_tokens(usage: types.GenerateContentResponseUsageMetadata) -> int | None:
-    """Return the tokens of the answer and the reasoning, which Google counts apart."""
-    if usage.candidates_token_count is None and usage.thoughts_token_count is None:
-        return None
-    return (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)

@@ -19,7 +19,6 @@ from turnwire.agents.llama_index.tools import TurnwireTool
 from turnwire.agents.run_recorder import ToolStep
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.journal.turn_journal import JournaledCall
-from turnwire.core.log.events import Usage
 from turnwire.models.errors import unfinished, unreadable
 from turnwire.tools.invocation import plain, running_call, tool_error_text
 
@@ -99,8 +98,8 @@ class RecordedLLM:
             async for last in self._read(live, reader):
                 yield last
             assert last is not None
-            reply, usage = last, reader.usage and Usage(reader.usage.input_tokens, reader.usage.output_tokens)
-            await listener.finish_model(call, lambda: self._dump(reply), usage)
+            reply = last
+            await listener.finish_model(call, lambda: self._dump(reply), reader.usage)
             self._expect_calls(reply)
 
     async def _read(self, live: Live, reader: ReplyReader) -> AsyncGenerator[ChatResponse]:
