@@ -262,22 +262,6 @@ async def test_open_call_that_is_not_idempotent_is_repeated_only_if_a_person_all
         assert [step.state for step in state.steps] == ["failed", "succeeded", "failed"]
 
 
-async def test_fork_at_a_request_waits_and_can_be_decided_otherwise(bench: Bench) -> None:
-    async with bench.desk() as desk:
-        source = await ended_turn(desk)
-        log = await whole_log(desk.store, source.id)
-        requested = next(each.position for each in log if each.type == "approval_request")
-        bench.done.clear()
-        turn = await fork(desk, source, requested)
-        assert (turn.phase, turn.last_position) == ("waiting", requested)
-        state = await finish(desk, turn, approves=False)
-        assert state.outcome == "completed"
-        assert bench.done == {}
-        original = await desk.store.turn_state(source.id)
-        assert original is not None
-        assert original.steps[-1].state == "succeeded"
-
-
 @pytest.mark.parametrize("bench", ["chat completions", "chat"], indirect=True)
 async def test_fork_with_another_model_sends_the_message_to_it(bench: Bench, model_server: ScriptedModel) -> None:
     async with bench.desk() as desk:

@@ -33,6 +33,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.budget import Limits
+from turnwire.core.run.runner import ForkRequest
 from turnwire.tools import progress, tool
 
 __all__ = ["model_server"]
@@ -255,6 +256,28 @@ async def test_requests_survive_a_restart(
         "Write to Bob",
         "Thanks",
     ]
+
+
+async def test_fork_at_a_request_waits_and_can_be_decided_otherwise(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB)), says("Sent."), says("Not sent."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start("Write to Bob")
+        await events_until_suspended(desk, turn)
+        await desk.runner.decide(turn.id, "call_1", approved=True)
+        await desk.events(turn)
+        log = await whole_log(desk.store, turn.id)
+        position = next(each.position for each in log if each.type == "approval_request")
+        source = await desk.store.find_turn("ann", turn.id)
+        forked = (await desk.runner.fork(ForkRequest(source=source, position=position))).record
+        assert (forked.phase, forked.last_position) == ("waiting", position)
+        await desk.runner.decide(forked.id, "call_1", approved=False)
+        events = await desk.events(forked)
+    assert outcome(events) == ("completed", None)
+    assert results(events)["call_1"][0] is False
+    assert text(events).endswith("Not sent.")
+    assert post.sent == [BOB]
 
 
 async def test_overdue_request_is_denied(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:

@@ -78,6 +78,7 @@ class RunRecorder:
     `has_text` is True if the run has written text, `has_answered` if it has since its last tool, and `has_called` if it
     has called a tool. `options` and `client_tools` are what the client has sent for the turn's own run. `max_calls`
     limits the model calls. `editable` names the tools whose arguments a person may change when approving a call.
+    `hides_text` is True while the model writes something that is not for people.
     """
 
     _running: "ContextVar[RunRecorder | None]" = ContextVar("turnwire_run", default=None)
@@ -92,7 +93,7 @@ class RunRecorder:
         self.max_calls: int | None = None
         self.model_calls = 0
         self.has_text = self.has_answered = self.has_called = False
-        self.begins_reply = False
+        self.begins_reply = self.hides_text = False
         self._began: dict[str, float] = {}
 
     # The current run
@@ -147,7 +148,7 @@ class RunRecorder:
 
     def write(self, text: str) -> None:
         """Write text of the answer. The first text of a reply is a paragraph of its own."""
-        if not text:
+        if not text or self.hides_text:
             return
         if self.begins_reply and self.has_text:
             self._put_text(PARAGRAPH)
@@ -161,7 +162,7 @@ class RunRecorder:
 
     def note_text(self, text: str) -> None:
         """Note text that is in the log already."""
-        if text:
+        if text and not self.hides_text:
             self.begins_reply = False
             self.has_text = self.has_answered = True
 

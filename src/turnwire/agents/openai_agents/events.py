@@ -84,14 +84,11 @@ class Run(RunRecorder):
     """Recorder of one run.
 
     `inputs` are the messages that have entered the run, each with the number of the SDK's items before it.
-    `writes_value` is True if the agent answers with the JSON of a value; that of a sub-agent is for the code that runs
-    it, such as a guardrail, not for people.
     """
 
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
         super().__init__(queue, path, place)
         self.calls = _TurnCalls()
-        self.writes_value = False
         self.model_failure: ModelFailure | None = None
         self.tool_failure: Exception | None = None
         self.inputs: list[tuple[int, str]] = []
@@ -116,14 +113,6 @@ class Run(RunRecorder):
                 self.put(piece)
             case ToolCallRequest():
                 pass  # Recorded when the tool runs.
-
-    def write(self, text: str) -> None:
-        if not (self.path and self.writes_value):
-            super().write(text)
-
-    def note_text(self, text: str) -> None:
-        if not (self.path and self.writes_value):
-            super().note_text(text)
 
     # Tools
 

@@ -164,7 +164,8 @@ class WatchedModel(Model):
         if run.options.instructions:
             system_instructions = run.options.extend(system_instructions or "")
         input = await with_inputs(run, input, options)
-        run.writes_value = self._answers_with_value()
+        # The value of a sub-agent is for the code that runs it, such as a guardrail.
+        run.hides_text = bool(run.path) and self._answers_with_value()
         names = (self._hooks.agent.name if self._hooks.agent else "", _name(model))
         call = await run.begin_model(names, lambda: (system_instructions, input))
         with call or nullcontext():
