@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,10 +12,13 @@ import pytest
 from claude_agent_sdk import (
     AssistantMessage,
     ClaudeAgentOptions,
+    PermissionResultAllow,
     ProcessError,
     ResultMessage,
     StreamEvent,
     TextBlock,
+    ThinkingBlock,
+    ToolPermissionContext,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
@@ -23,23 +26,24 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk import tool as sdk_tool
 
+from tests.contracts.turns import BOUND, whole_log
+from tests.core.desk import completed_answer, failure, lose_worker, open_actor_desk, settle, wait_until_suspended
 from tests.scripted_model import calls, scripted_model
 from tests.serving import within
-from turnwire import tool
+from turnwire import ask, tool
 from turnwire.agents.claude import ClaudeAgent, claude_tools, runner
-from turnwire.agents.claude.approvals import PermissionRules
-from turnwire.agents.claude.continuation import continue_turn
 from turnwire.agents.claude.events import ClaudeRun
 from turnwire.agents.claude.messages import api_messages, tool_use, transcript
-from turnwire.agents.claude.tools import InProcessTools, call_in_process, reporting
+from turnwire.agents.claude.tools import InProcessTools, call_in_process
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.loader import as_agent
 from turnwire.core.errors import AgentError, ModelError
-from turnwire.core.log.approvals import Decision, WaitForApproval
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import Event, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.log.files import LoadedFiles
-from turnwire.core.log.turns import Message, ToolRequest, Turn
-from turnwire.tools.invocation import ToolOutcome
+from turnwire.core.log.follow import fold_log
+from turnwire.core.log.turns import Message, ToolRequest, TurnRecord
+from turnwire.stores.memory import MemoryStore
 
 
 @tool
@@ -58,9 +62,15 @@ SERVERS: Any = {"ours": claude_tools([weather, send])}
 OPTIONS = ClaudeAgentOptions(mcp_servers=SERVERS)
 
 
+class UnreadEvents(EventQueue):
+    """A queue that is read when the run has ended."""
+
+    async def flush(self) -> None:
+        pass
+
+
 def begun_run() -> ClaudeRun:
-    tools = InProcessTools(OPTIONS)
-    return ClaudeRun(EventQueue(), tools, PermissionRules(tools, ()))
+    return ClaudeRun(UnreadEvents(), InProcessTools(OPTIONS))
 
 
 async def events_of(run: ClaudeRun) -> list[Event | str]:
@@ -72,21 +82,20 @@ def streamed(**event: Any) -> StreamEvent:
     return StreamEvent(uuid="1", session_id="1", event=event)
 
 
-def reply(run: ClaudeRun, *blocks: Any, stop_reason: str) -> None:
+async def reply(run: ClaudeRun, *blocks: Any, stop_reason: str) -> None:
     """Read one reply of the model as the SDK sends it."""
+    for message in replied(*blocks, stop_reason=stop_reason):
+        await run.read(message)
+
+
+def replied(*blocks: Any, stop_reason: str) -> Iterator[Any]:
     usage = {"input_tokens": 3, "cache_read_input_tokens": 8, "output_tokens": 1}
-    run.read(streamed(type="message_start", message={"model": "small", "usage": usage}))
+    yield streamed(type="message_start", message={"model": "small", "usage": usage})
     for block in blocks:
         if isinstance(block, TextBlock):
-            run.read(streamed(type="content_block_delta", delta={"type": "text_delta", "text": block.text}))
-        run.read(AssistantMessage(content=[block], model="small"))
-    run.read(streamed(type="message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 7}))
-
-
-def continued(*calls: ToolRequest) -> Turn:
-    """Return a turn whose worker was lost after a reply with these calls."""
-    work = (Message("assistant", "", tool_calls=calls),)
-    return Turn(id="1", session_id="1", principal="ann", message="Go", progress=work)
+            yield streamed(type="content_block_delta", delta={"type": "text_delta", "text": block.text})
+        yield AssistantMessage(content=[block], model="small")
+    yield streamed(type="message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 7})
 
 
 def ended(**fields: Any) -> ResultMessage:
@@ -103,10 +112,10 @@ def test_options_of_the_sdk_are_an_agent() -> None:
 async def test_reply_with_a_call_is_logged_when_it_is_whole() -> None:
     run = begun_run()
     call = ToolUseBlock("call_1", "mcp__ours__weather", {"city": "Oslo"})
-    reply(run, TextBlock("I look."), call, stop_reason="tool_use")
-    run.read(UserMessage(content=[ToolResultBlock("call_1", [{"type": "text", "text": "Sunny"}])]))
-    reply(run, TextBlock("Sunny."), stop_reason="end_turn")
-    run.read(ended())
+    await reply(run, TextBlock("I look."), call, stop_reason="tool_use")
+    await run.read(UserMessage(content=[ToolResultBlock("call_1", [{"type": "text", "text": "Sunny"}])]))
+    await reply(run, TextBlock("Sunny."), stop_reason="end_turn")
+    await run.read(ended())
     run.finish()
     usage = UsageEvent("small", 11, 7, 8)
     assert await events_of(run) == [
@@ -122,16 +131,16 @@ async def test_reply_with_a_call_is_logged_when_it_is_whole() -> None:
 
 async def test_call_that_is_refused_before_its_reply_is_whole_has_its_result_after_it() -> None:
     run = begun_run()
-    run.read(UserMessage(content=[ToolResultBlock("call_1", "No such tool", is_error=True)]))
-    reply(run, ToolUseBlock("call_1", "nothing", {}), stop_reason="tool_use")
+    await run.read(UserMessage(content=[ToolResultBlock("call_1", "No such tool", is_error=True)]))
+    await reply(run, ToolUseBlock("call_1", "nothing", {}), stop_reason="tool_use")
     kinds = [type(event) for event in await events_of(run)]
     assert kinds == [UsageEvent, ToolCallEvent, ToolResultEvent]
 
 
 async def test_messages_of_a_sub_agent_have_its_path() -> None:
     run = begun_run()
-    reply(run, ToolUseBlock("call_1", "Agent", {"subagent_type": "Scout"}), stop_reason="tool_use")
-    run.read(AssistantMessage(content=[TextBlock("Here.")], model="small", parent_tool_use_id="call_1"))
+    await reply(run, ToolUseBlock("call_1", "Agent", {"subagent_type": "Scout"}), stop_reason="tool_use")
+    await run.read(AssistantMessage(content=[TextBlock("Here.")], model="small", parent_tool_use_id="call_1"))
     run.close()
     assert (await events_of(run))[-1] == TokenEvent("Here.", agent_path=("Scout",))
 
@@ -142,7 +151,7 @@ async def test_messages_of_a_sub_agent_have_its_path() -> None:
 async def test_incomplete_reply_with_a_call_fails(stop_reason: str, code: str) -> None:
     run = begun_run()
     with pytest.raises(ModelError) as failure:
-        reply(run, ToolUseBlock("call_1", "mcp__ours__send", {"to": "bob"}), stop_reason=stop_reason)
+        await reply(run, ToolUseBlock("call_1", "mcp__ours__send", {"to": "bob"}), stop_reason=stop_reason)
     assert failure.value.code == code
     assert not [event for event in await events_of(run) if isinstance(event, ToolCallEvent)]
 
@@ -159,8 +168,10 @@ async def test_incomplete_reply_with_a_call_fails(stop_reason: str, code: str) -
 async def test_run_that_ends_with_an_error_fails(fields: dict[str, Any], kind: Any, code: str) -> None:
     run = begun_run()
     if kind:
-        run.read(AssistantMessage(content=[TextBlock("the password is swordfish")], model="<synthetic>", error=kind))
-    run.read(ended(is_error=True, **fields))
+        await run.read(
+            AssistantMessage(content=[TextBlock("the password is swordfish")], model="<synthetic>", error=kind)
+        )
+    await run.read(ended(is_error=True, **fields))
     with pytest.raises(AgentError) as failure:
         run.finish()
     assert failure.value.code == code
@@ -171,39 +182,184 @@ async def test_run_that_ends_with_an_error_fails(fields: dict[str, Any], kind: A
 @pytest.mark.parametrize(("kind", "code"), [("unknown", "model_unavailable"), ("rate_limit", "rate_limited")])
 async def test_reply_that_breaks_off_with_an_error_fails_with_its_code(kind: Any, code: str) -> None:
     run = begun_run()
-    run.read(streamed(type="message_start", message={"model": "small"}))
-    run.read(streamed(type="content_block_delta", delta={"type": "text_delta", "text": "Half an"}))
-    run.read(AssistantMessage(content=[TextBlock("the password is swordfish")], model="<synthetic>", error=kind))
+    await run.read(streamed(type="message_start", message={"model": "small"}))
+    await run.read(streamed(type="content_block_delta", delta={"type": "text_delta", "text": "Half an"}))
+    await run.read(AssistantMessage(content=[TextBlock("the password is swordfish")], model="<synthetic>", error=kind))
     with pytest.raises(ModelError) as failure:
-        run.read(streamed(type="message_delta", delta={"stop_reason": None}))
+        await run.read(streamed(type="message_delta", delta={"stop_reason": None}))
     assert failure.value.code == code
     assert await events_of(run) == ["Half an"]
 
 
 async def test_reply_that_is_refused_is_filtered_whatever_claude_code_says_about_it() -> None:
     run = begun_run()
-    run.read(streamed(type="message_start", message={"model": "small"}))
-    run.read(AssistantMessage(content=[TextBlock("flagged")], model="<synthetic>", error="invalid_request"))
+    await run.read(streamed(type="message_start", message={"model": "small"}))
+    await run.read(AssistantMessage(content=[TextBlock("flagged")], model="<synthetic>", error="invalid_request"))
     with pytest.raises(ModelError) as failure:
-        run.read(streamed(type="message_delta", delta={"stop_reason": "refusal"}))
+        await run.read(streamed(type="message_delta", delta={"stop_reason": "refusal"}))
     assert failure.value.code == "content_filtered"
 
 
 async def test_error_of_a_sub_agent_is_neither_text_nor_the_failure_of_the_turn() -> None:
     run = begun_run()
-    reply(run, ToolUseBlock("call_1", "Agent", {"subagent_type": "Scout"}), stop_reason="tool_use")
-    run.read(
+    await reply(run, ToolUseBlock("call_1", "Agent", {"subagent_type": "Scout"}), stop_reason="tool_use")
+    await run.read(
         AssistantMessage(
             content=[TextBlock("swordfish")], model="<synthetic>", parent_tool_use_id="call_1", error="server_error"
         )
     )
-    reply(run, TextBlock("It did not work."), stop_reason="end_turn")
-    run.read(ended())
+    await reply(run, TextBlock("It did not work."), stop_reason="end_turn")
+    await run.read(ended())
     run.finish()
     assert "swordfish" not in repr(await events_of(run))
 
 
-async def test_continued_reply_leaves_the_tools_of_others_to_the_rules_of_claude_code() -> None:
+async def test_decision_counts_for_a_call_whose_id_is_in_the_data_of_the_hook() -> None:
+    run = begun_run()
+    run.decided = {"call_1": Decision(call_id="call_1", tool="send", args={"to": "bob"}, approved=True)}
+    await reply(run, ToolUseBlock("call_1", "mcp__ours__send", {"to": "bob"}), stop_reason="tool_use")
+    data = {"tool_name": "mcp__ours__send", "tool_input": {"to": "bob"}, "tool_use_id": "call_1"}
+    answer = await within(run.before_tool(data, None, None))
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "allow"
+
+
+# Turns that go on in another process
+
+
+Script = Callable[["Process"], AsyncIterator[Any]]
+
+
+class Process:
+    """A process of Claude Code that plays a script, which can run tools as Claude Code does."""
+
+    def __init__(self, options: ClaudeAgentOptions, folder: Path) -> None:
+        self.options = options
+        self.transcript = [
+            json.loads(line) for file in folder.rglob("*.jsonl") for line in file.read_text().splitlines()
+        ]
+
+    @property
+    def contents(self) -> list[Any]:
+        """Return the content of the messages in the transcript."""
+        return [line["message"]["content"] for line in self.transcript if "message" in line]
+
+    async def ask(self, call: ToolUseBlock) -> Any:
+        """Report the start of a call, and return the permission for it, if it needs one."""
+        data = {"tool_name": call.name, "tool_input": call.input, "tool_use_id": call.id}
+        hooks: Any = self.options.hooks
+        answer = await hooks["PreToolUse"][-1].hooks[0](data, call.id, None)
+        if not answer or answer["hookSpecificOutput"]["permissionDecision"] == "allow":
+            return PermissionResultAllow()  # The rules of Claude Code allow everything.
+        assert self.options.can_use_tool is not None
+        return await self.options.can_use_tool(call.name, call.input, ToolPermissionContext(tool_use_id=call.id))
+
+    async def run(self, call: ToolUseBlock) -> None:
+        assert isinstance(await self.ask(call), PermissionResultAllow)
+        found = await InProcessTools(self.options).server_of(call.name)
+        assert found is not None
+        await call_in_process(*found, call.id, call.input)
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Script]:
+    """Return the scripts of the next processes."""
+    queue: list[Script] = []
+
+    def start(*, options: ClaudeAgentOptions, **_: Any) -> AsyncIterator[Any]:
+        return queue.pop(0)(Process(options, tmp_path))
+
+    monkeypatch.setattr(runner, "query", start)
+    return queue
+
+
+def adapter(folder: Path, *tools: Any, **servers: Any) -> ClaudeAgent:
+    servers = {"ours": claude_tools([weather, send, *tools]), **servers}
+    return ClaudeAgent(ClaudeAgentOptions(mcp_servers=servers, env={"CLAUDE_CONFIG_DIR": str(folder)}))
+
+
+WEATHER = ToolUseBlock("call_2", "mcp__ours__weather", {"city": "Oslo"})
+SEND = ToolUseBlock("call_1", "mcp__ours__send", {"to": "bob"})
+
+
+def says(*blocks: Any) -> Script:
+    async def script(process: Process) -> AsyncIterator[Any]:
+        for message in replied(*blocks, stop_reason="end_turn"):
+            yield message
+        yield ended()
+
+    return script
+
+
+def calls_and_hangs(*blocks: Any) -> Script:
+    async def script(process: Process) -> AsyncIterator[Any]:
+        for message in replied(*blocks, stop_reason="tool_use"):
+            yield message
+        await asyncio.Event().wait()
+
+    return script
+
+
+async def lost_turn(store: MemoryStore, agent: ClaudeAgent) -> TurnRecord:
+    """Return a turn whose worker was lost after its first reply."""
+    async with open_actor_desk(store, agent) as desk:
+        turn = await desk.start("Go")
+        async with asyncio.timeout(BOUND):
+            while not any(entry.state == "finished" for entry in await store.journal(turn.id)):
+                await settle()
+        await lose_worker(desk)
+    return turn
+
+
+async def test_calls_of_a_lost_process_run_in_this_one_and_its_reply_is_not_requested_again(
+    scripts: list[Script], tmp_path: Path
+) -> None:
+    store, agent, seen = MemoryStore(), adapter(tmp_path), list[Any]()
+
+    async def goes_on(process: Process) -> AsyncIterator[Any]:
+        seen.extend(process.contents)
+        async for message in says(TextBlock("Sunny."))(process):
+            yield message
+
+    thought = ThinkingBlock("Hm", "signed")
+    scripts += [calls_and_hangs(thought, TextBlock("I look."), WEATHER), goes_on]
+    turn = await lost_turn(store, agent)
+    async with open_actor_desk(store, agent) as desk:
+        assert await completed_answer(desk, turn) == "I look.\n\nSunny."
+        events = await desk.events(turn)
+    _, reply, (result,) = seen
+    assert [block["type"] for block in reply] == ["thinking", "text", "tool_use"]
+    assert (result["tool_use_id"], json.loads(result["content"])["sky"]) == ("call_2", "blue")
+    assert len([event for event in events if isinstance(event, UsageEvent)]) == 2
+    assert len([event for event in events if isinstance(event, ToolResultEvent)]) == 1
+
+
+async def test_allowed_calls_run_before_the_turn_waits_and_the_decided_call_runs_in_this_process(
+    scripts: list[Script], tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    async def asks(process: Process) -> AsyncIterator[Any]:
+        for message in replied(SEND, WEATHER, stop_reason="tool_use"):
+            yield message
+        await asyncio.gather(process.run(SEND), process.run(WEATHER))
+
+    async def goes_on(process: Process) -> AsyncIterator[Any]:
+        seen.extend(process.contents[-1])
+        async for message in says(TextBlock("Done."))(process):
+            yield message
+
+    scripts += [asks, goes_on]
+    async with open_actor_desk(MemoryStore(), adapter(tmp_path)) as desk:
+        turn = await desk.start("Go")
+        await wait_until_suspended(desk, turn)
+        events = [logged.event for logged in await whole_log(desk.store, turn.id)]
+        assert [event.call_id for event in events if isinstance(event, ToolResultEvent)] == ["call_2"]
+        await desk.runner.decide(turn.id, "call_1", approved=True)
+        assert await completed_answer(desk, turn) == "Done."
+    assert {block["tool_use_id"]: block["content"] for block in seen}["call_1"] == "bob"
+
+
+async def test_tools_of_others_are_left_to_the_rules_of_claude_code(scripts: list[Script], tmp_path: Path) -> None:
     burnt: list[str] = []
 
     @sdk_tool("burn", "Burn a letter.", {"to": str})
@@ -211,39 +367,30 @@ async def test_continued_reply_leaves_the_tools_of_others_to_the_rules_of_claude
         burnt.append(args["to"])
         return {"content": []}
 
-    theirs = create_sdk_mcp_server("theirs", tools=[burn])
-    tools = InProcessTools(ClaudeAgentOptions(mcp_servers={**SERVERS, "theirs": theirs}))
-    run = ClaudeRun(EventQueue(), tools, PermissionRules(tools, ()))
-    wanted = (
-        ToolRequest("call_1", "mcp__theirs__burn", {"to": "bob"}),
-        ToolRequest("call_2", "weather", {"city": "Oslo"}),
-        ToolRequest("call_3", "mcp__theirs__burn", {"to": "eve"}),
-    )
-    start = await continue_turn(continued(*wanted), run)
-    assert not burnt
-    assert start.deferred == tool_use("call_1", "mcp__theirs__burn", {"to": "bob"})
-    assert [block["tool_use_id"] for block in start.messages[-1]["content"]] == ["call_2", "call_3"]
-    run.end_call("call_1", True, "burnt", None)
-    results = [event for event in await events_of(run) if isinstance(event, ToolResultEvent)]
-    assert [(event.call_id, event.success) for event in results] == [
-        ("call_2", True),
-        ("call_1", True),
-        ("call_3", False),
-    ]
+    first, last = (ToolUseBlock(f"call_{n}", "mcp__theirs__burn", {"to": to}) for n, to in ((1, "bob"), (3, "eve")))
+
+    async def goes_on(process: Process) -> AsyncIterator[Any]:
+        assert not burnt
+        assert process.transcript[-1]["attachment"]["toolUseID"] == "call_1"
+        assert [block["tool_use_id"] for block in process.contents[-1]] == ["call_2", "call_3"]
+        await process.run(first)
+        async for message in says(TextBlock("Done."))(process):
+            yield message
+
+    agent = adapter(tmp_path, theirs=create_sdk_mcp_server("theirs", tools=[burn]))
+    store = MemoryStore()
+    scripts += [calls_and_hangs(first, WEATHER, last), goes_on]
+    turn = await lost_turn(store, agent)
+    async with open_actor_desk(store, agent) as desk:
+        events = await desk.events(turn)
+    results = [(event.call_id, event.success) for event in events if isinstance(event, ToolResultEvent)]
+    assert results == [("call_2", True), ("call_1", True), ("call_3", False)]
+    assert burnt == ["bob"]
 
 
-async def test_continued_reply_runs_the_allowed_calls_before_it_waits_for_an_approval() -> None:
-    run = begun_run()
-    wanted = (ToolRequest("call_1", "send", {"to": "bob"}), ToolRequest("call_2", "weather", {"city": "Oslo"}))
-    with pytest.raises(WaitForApproval) as waiting:
-        await continue_turn(continued(*wanted), run)
-    assert [request.call_id for request in waiting.value.requests] == ["call_1"]
-    (result,) = await events_of(run)
-    assert isinstance(result, ToolResultEvent)
-    assert result.call_id == "call_2"
-
-
-async def test_continued_reply_with_a_call_that_fails_stops_the_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_that_fails_stops_the_other_calls(
+    scripts: list[Script], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, stopped = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -256,29 +403,45 @@ async def test_continued_reply_with_a_call_that_fails_stops_the_other_calls(monk
             stopped.set()
         return "seen"
 
-    tools = InProcessTools(ClaudeAgentOptions(mcp_servers={"ours": claude_tools([look, weather])}))
-    run, find = ClaudeRun(EventQueue(), tools, PermissionRules(tools, ())), tools.server_of
+    find = InProcessTools.server_of
 
-    async def fail_for_weather(name: str) -> Any:
+    async def fail_for_weather(tools: InProcessTools, name: str) -> Any:
         if name.endswith("look"):
-            return await find(name)
+            return await find(tools, name)
         await begun.wait()
         raise RuntimeError("the server is gone")
 
-    monkeypatch.setattr(tools, "server_of", fail_for_weather)
-    wanted = (ToolRequest("call_1", "look", {}), ToolRequest("call_2", "weather", {"city": "Oslo"}))
-    with pytest.raises(RuntimeError, match="the server is gone"):
-        await within(continue_turn(continued(*wanted), run))
-    await within(stopped.wait())
+    monkeypatch.setattr(InProcessTools, "server_of", fail_for_weather)
+    store, agent = MemoryStore(), adapter(tmp_path, look)
+    scripts.append(calls_and_hangs(ToolUseBlock("call_1", "mcp__ours__look", {}), WEATHER))
+    turn = await lost_turn(store, agent)
+    async with open_actor_desk(store, agent) as desk:
+        assert (await failure(desk, turn)).code == "agent_failed"
+    assert stopped.is_set()
 
 
-async def test_decision_counts_for_a_call_whose_id_is_in_the_data_of_the_hook() -> None:
-    run = begun_run()
-    run.decided = {"call_1": Decision(call_id="call_1", tool="send", args={"to": "bob"}, approved=True)}
-    run.restore_call("call_1", "send", is_done=False)
-    data = {"tool_name": "mcp__ours__send", "tool_input": {"to": "bob"}, "tool_use_id": "call_1"}
-    answer = await within(run.before_tool(data, None, None))
-    assert answer["hookSpecificOutput"]["permissionDecision"] == "allow"
+async def test_tool_can_ask_and_runs_again_with_the_answer(scripts: list[Script], tmp_path: Path) -> None:
+    @tool
+    async def paint() -> str:
+        """Paint the wall."""
+        return f"It is {await ask('Which colour?')}."
+
+    call = ToolUseBlock("call_1", "mcp__ours__paint", {})
+
+    async def paints(process: Process) -> AsyncIterator[Any]:
+        for message in replied(call, stop_reason="tool_use"):
+            yield message
+        await process.run(call)
+
+    scripts += [paints, says(TextBlock("Painted."))]
+    async with open_actor_desk(MemoryStore(), adapter(tmp_path, paint)) as desk:
+        turn = await desk.start("Go")
+        await wait_until_suspended(desk, turn)
+        (question,) = (await fold_log(desk.store, turn.id)).open_questions
+        assert question.call_id == "call_1"
+        await desk.runner.reply(turn.id, question.id, "red")
+        events = await desk.events(turn)
+    assert [event.result for event in events if isinstance(event, ToolResultEvent)] == ["It is red."]
 
 
 async def test_failure_after_as_many_messages_as_are_kept_unread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,27 +502,10 @@ def test_transcript_is_a_chain_that_ends_with_the_deferred_call() -> None:
 
 
 def test_our_tool_that_needs_approval_is_asked_for() -> None:
-    rules = PermissionRules(InProcessTools(OPTIONS), editable=())
-    assert rules.permission("mcp__ours__weather", {"city": "Oslo"}) == "allow"
-    assert rules.permission("mcp__ours__send", {"to": "bob"}) == "ask"
-    assert rules.permission("Bash", {"command": "ls"}) is None
-
-
-async def test_call_of_an_in_process_tool_is_reported_with_its_value() -> None:
-    reported: list[tuple[str, ToolOutcome]] = []
-
-    async def report(call_id: str, outcome: ToolOutcome) -> None:
-        reported.append((call_id, outcome))
-
-    found = await InProcessTools(OPTIONS).server_of("mcp__ours__weather")
-    assert found is not None
-    token = reporting.set(report)
-    try:
-        outcome = await call_in_process(found[0], "call_1", found[1], {"city": "Oslo"})
-    finally:
-        reporting.reset(token)
-    assert reported == [("call_1", outcome)]
-    assert outcome.result == {"city": "Oslo", "sky": "blue"}
+    tools = InProcessTools(OPTIONS)
+    assert tools.permission("mcp__ours__weather", {"city": "Oslo"}) == "allow"
+    assert tools.permission("mcp__ours__send", {"to": "bob"}) == "ask"
+    assert tools.permission("Bash", {"command": "ls"}) is None
 
 
 async def test_scripted_reply_of_the_messages_api_is_whole_without_stream() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
+from pydantic_ai import Agent, CallDeferred, RunContext
 from pydantic_ai.agent import WrapperAgent
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
@@ -13,9 +13,9 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from tests.contracts.test_agent import check_calls_have_results, only, outcome, text
 from tests.contracts.test_agent_approvals import events_until_suspended, results
-from tests.core.desk import Desk, open_desk
+from tests.core.desk import Desk, open_actor_desk
 from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
-from turnwire.core.log.events import ApprovalRequestEvent, ErrorEvent, Event
+from turnwire.core.log.events import ApprovalRequestEvent, ErrorEvent, Event, ResponseEvent
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 
@@ -36,7 +36,7 @@ def model(output: str | None = None) -> FunctionModel:
 
 
 def desk_for(agent: Any, **options: Any) -> Any:
-    return open_desk(MemoryStore(), PydanticAIAgent(agent, **options).answer)
+    return open_actor_desk(MemoryStore(), PydanticAIAgent(agent, **options))
 
 
 async def decided(desk: Desk, approved: bool, reason: str | None = None) -> list[Event]:
@@ -84,9 +84,8 @@ async def test_an_answer_that_is_a_value_comes_after_a_wait_too() -> None:
     assert text(events) == '{"sent":true}'
 
 
-@pytest.mark.parametrize("may_defer", [True, False])
-async def test_an_agent_with_output_validators_must_say_that_it_may_wait(may_defer: bool) -> None:
-    agent: Agent[None, Any] = Agent(model(), output_type=[str, DeferredToolRequests] if may_defer else str)
+async def test_agent_with_output_validators_can_wait() -> None:
+    agent: Agent[None, str] = Agent(model())
     agent.tool_plain(requires_approval=True)(send)
 
     @agent.output_validator
@@ -94,12 +93,25 @@ async def test_an_agent_with_output_validators_must_say_that_it_may_wait(may_def
         return output
 
     async with desk_for(agent) as desk:
-        if may_defer:
-            assert outcome(await decided(desk, True)) == ("completed", None)
-        else:
-            events = await desk.events(await desk.start())
-            assert outcome(events) == ("failed", "agent_failed")
-            assert "output_type" in only(events, ErrorEvent)[0].error
+        assert outcome(await decided(desk, True)) == ("completed", None)
+
+
+async def test_tool_of_a_delegated_agent_can_wait() -> None:
+    scout = Agent(model(), name="Scout")
+    scout.tool_plain(requires_approval=True)(send)
+    chief = Agent(model())
+
+    @chief.tool_plain(name="send")
+    async def ask_scout(to: str) -> str:
+        return (await scout.run("Send it")).output
+
+    async with desk_for(chief, idempotent=["send"]) as desk:
+        events = await decided(desk, True)
+    assert outcome(events) == ("completed", None)
+    (request,) = only(events, ApprovalRequestEvent)
+    assert request.agent_path == ("Scout",)
+    (response,) = only(events, ResponseEvent)
+    assert response.content == "I was told: I was told: sent to bob"
 
 
 async def test_a_tool_that_is_run_elsewhere_is_an_error_that_names_it() -> None:

@@ -156,7 +156,11 @@ async def test_value_made_by_a_function_is_written_once(model_server: ScriptedMo
     agent = Agent(model, output_type=report)
     model_server.plan(calls(("final_result", {"city": "Oslo"}), ids=["a1"]))
     store, adapter = MemoryStore(), PydanticAIAgent(agent)
-    turn = await lose_at(store, adapter, gate)
+    async with open_actor_desk(store, adapter) as desk:
+        turn = await desk.start("Go")
+        await gate.reached()
+        await _wait_for_finished(desk, turn, "model")
+        await lose_worker(desk)
     assert await finish(store, adapter, turn) == '{"city":"Oslo"}'
     assert (runs, len(model_server.bodies)) == (2, 1)
 
@@ -186,7 +190,7 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
     async with open_actor_desk(store, adapter) as desk:
         turn = await desk.start("Go")
         await gate.reached()
-        await _wait_for_finished(desk, turn)
+        await _wait_for_finished(desk, turn, "tool")
         await lose_worker(desk)
     async with open_actor_desk(store, adapter) as desk:
         await wait_until_suspended(desk, turn)
@@ -197,12 +201,10 @@ async def test_tool_that_asked_for_approval_before_the_crash_asks_for_that_and_n
     assert runs == {"pay": 1, "wait": 2}
 
 
-async def _wait_for_finished(desk: Desk, turn: TurnRecord) -> None:
-    """Wait until the end of a tool call is recorded. The gate holds the other one, so that nothing else is."""
+async def _wait_for_finished(desk: Desk, turn: TurnRecord, kind: str) -> None:
+    """Wait until the end of a call is recorded. The gate holds what follows."""
     async with asyncio.timeout(BOUND):
-        while not any(
-            entry.kind == "tool" and entry.state == "finished" for entry in await desk.store.journal(turn.id)
-        ):
+        while not any(entry.kind == kind and entry.state == "finished" for entry in await desk.store.journal(turn.id)):
             await settle()
 
 
@@ -288,4 +290,4 @@ def test_agent_resumes_unless_it_says_otherwise() -> None:
     agent = Agent("test")
     plain, closing = PydanticAIAgent(agent), PydanticAIAgent(agent, on_crash="close")
     assert (resumes(plain), keeps_journal(plain)) == (True, True)
-    assert (resumes(closing), keeps_journal(closing)) == (False, False)
+    assert (resumes(closing), keeps_journal(closing)) == (False, True)

@@ -21,7 +21,7 @@ CANNOT = {
     "tail": "Claude Code does not pass on what it has read right before a connection is lost",
     "together": "Claude Code begins a tool that is not read-only, and asks for it, when the one before it has ended",
     "truncation": "Claude Code reports both as the same error, with another text",
-    "waits": "the replies of the model cannot be answered from a journal",
+    "waits": "Claude Code is not offered the tools of clients",
     "woven": "a reply of the API has its blocks one after the other",
     "limits": "Claude Code asks for the rest of an answer that has reached its limit",
 }

@@ -6,8 +6,8 @@
 
 Each turn is a process of Claude Code, which runs the model and the tools. `runner` starts it, with a folder of its own
 and a transcript of the conversation; `events` turns its messages into events, and holds each tool call until the reply
-that makes it is whole. `approvals` maps the SDK's permission requests to approvals, and `continuation` continues a turn
-after one, or after a crash.
+that makes it is whole, and answers the SDK's permission requests with decisions. `continuation` continues a turn from
+its journal after a wait or a crash.
 """
 
 from typing import TYPE_CHECKING

@@ -32,13 +32,13 @@ def _blocks(message: Message, files: LoadedFiles) -> list[Block]:
         case "tool":
             return [tool_result(message.call_id or "", message.content)]
         case "assistant":
-            texts = [_text(message.content)] if message.content.strip() else []
+            texts = [text_block(message.content)] if message.content.strip() else []
             return [*texts, *(tool_use(call.call_id, call.tool, call.args) for call in message.tool_calls)]
 
 
 def user_blocks(message: Message, files: LoadedFiles) -> list[Block]:
     """Return the content of a user's message."""
-    return [_text(part) if isinstance(part, str) else _file(part) for part in files.parts(message)]
+    return [text_block(part) if isinstance(part, str) else _file(part) for part in files.parts(message)]
 
 
 def tool_use(call_id: str, tool: str, args: dict[str, Any]) -> Block:
@@ -49,7 +49,7 @@ def tool_result(call_id: str, text: str, *, is_error: bool = False) -> Block:
     return {"type": "tool_result", "tool_use_id": call_id, "content": text} | ({"is_error": True} if is_error else {})
 
 
-def _text(text: str) -> Block:
+def text_block(text: str) -> Block:
     return {"type": "text", "text": text}
 
 

@@ -12,12 +12,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, Message, project_key_for_directory, query
-from claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport
 from msgspec import Struct
 
 from turnwire.agents.claude.events import ClaudeRun
 from turnwire.agents.claude.messages import Block, transcript
 from turnwire.agents.claude.tools import reporting
+from turnwire.agents.sdk_internals import wrap
 from turnwire.models.errors import unreachable
 
 logger = logging.getLogger("turnwire.agents")
@@ -35,6 +35,8 @@ _ENVIRONMENT = {
     "DISABLE_TELEMETRY": "1",
 }
 _TIMEOUT = "API_TIMEOUT_MS"
+_SDK = "claude-agent-sdk"
+_TRANSPORT = "claude_agent_sdk._internal.transport.subprocess_cli"
 _MAX_UNREAD = 64
 
 
@@ -50,7 +52,7 @@ async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: Claud
     """Run a process to its end, and let `run` read its messages. The process does not outlive this call."""
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="turnwire-claude-"))
     ended = asyncio.Event()
-    token = reporting.set(run.report)
+    token = reporting.set(run)
     transcript_file: Path | None = None
     try:
         prepared = _options(options, run, folder)
@@ -66,13 +68,22 @@ async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: Claud
         await asyncio.to_thread(_remove, folder, transcript_file)
 
 
+def check_transport() -> None:
+    """Raise RuntimeError if the SDK's transport has no process that can be killed."""
+    wrap(_SDK, _transport("", ClaudeAgentOptions()), "_process")
+
+
+def _transport(prompt: Any, options: ClaudeAgentOptions) -> Any:
+    return wrap(_SDK, _TRANSPORT, "SubprocessCLITransport", "prompt, options")(prompt=prompt, options=options)
+
+
 class ClaudeProcess:
     """A process of Claude Code, and its messages as the SDK reads them."""
 
     def __init__(self, options: ClaudeAgentOptions, prompt: AsyncIterator[dict[str, Any]]) -> None:
         # The SDK sets this option itself, but not for a transport that is passed to it.
         transported = replace(options, permission_prompt_tool_name="stdio")
-        self._transport: Any = SubprocessCLITransport(prompt=prompt, options=transported)
+        self._transport = _transport(prompt, transported)
         self._messages = query(prompt=prompt, options=options, transport=self._transport)
         self._unread: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
         self._reading = asyncio.create_task(self._read())
@@ -114,7 +125,7 @@ async def _read(process: ClaudeProcess, run: ClaudeRun, timeout: str | None) -> 
                 message = await process.next_message()
             if message is None:
                 break
-            run.read(message)
+            await run.read(message)
             await run.queue.wait_for_room()
         run.finish()
     except TimeoutError:
@@ -136,10 +147,10 @@ def _options(options: ClaudeAgentOptions, run: ClaudeRun, folder: Path) -> Claud
         cwd=options.cwd or work,
         env={**_ENVIRONMENT, **defaults, **resumption, **options.env},
         hooks=hooks,
-        can_use_tool=options.can_use_tool or run.decide,
+        can_use_tool=options.can_use_tool or run.permit_tool,
         include_partial_messages=True,
         forward_subagent_text=True,
-        # The text of a user is no command, and names no file of the server.
+        # Otherwise a user's text could be a command of Claude Code, or name a file of the server.
         verbatim_prompts=True,
         setting_sources=options.setting_sources if options.setting_sources is not None else [],
         strict_mcp_config=options.strict_mcp_config or options.setting_sources is None,

@@ -5,9 +5,10 @@ options = ClaudeAgentOptions(mcp_servers={"tools": claude_tools([weather, delete
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import mcp_types as types
 from claude_agent_sdk import ClaudeAgentOptions, McpSdkServerConfig
@@ -24,9 +25,20 @@ _WRAPPED = "turnwire_wrapped"
 # Claude Code runs tools at the same time only if they are declared so. Turnwire asks for the approvals itself.
 _PARALLEL = types.ToolAnnotations(read_only_hint=True)
 
-Report = Callable[[str, ToolOutcome], Awaitable[None]]
-"""Writes the outcome of a call, by its id."""
-reporting: ContextVar[Report | None] = ContextVar("turnwire_claude_report", default=None)
+
+class CallReporter(Protocol):
+    """The run whose tools are called, which knows a call by its id."""
+
+    def inside(self, call_id: str) -> AbstractContextManager[None]:
+        """Make the waits in this context belong to a call."""
+        ...
+
+    async def report(self, call_id: str, outcome: ToolOutcome) -> None:
+        """Write the outcome of a call."""
+        ...
+
+
+reporting: ContextVar[CallReporter | None] = ContextVar("turnwire_claude_report", default=None)
 _outcomes: ContextVar[dict[str, ToolOutcome] | None] = ContextVar("turnwire_claude_outcomes", default=None)
 
 
@@ -88,6 +100,13 @@ class InProcessTools:
         """Return our tool that the model calls by this name."""
         return self._ours.get(tool)
 
+    def permission(self, tool: str, args: dict[str, Any]) -> str | None:
+        """Return `allow` or `ask` for a call of one of our tools, and None for those that Claude Code decides."""
+        ours = self.find(tool)
+        if ours is None:
+            return None
+        return "ask" if ours.requires_approval(args) else "allow"
+
     def shown_name(self, tool: str) -> str:
         """Return the name of a tool for the log: of ours, without the prefix of its server."""
         ours = self._ours.get(tool)
@@ -109,23 +128,16 @@ class InProcessTools:
         return None
 
 
-async def call_in_process(server: Any, call_id: str, name: str, args: dict[str, Any]) -> ToolOutcome:
+async def call_in_process(server: Any, name: str, call_id: str, args: dict[str, Any]) -> ToolOutcome:
     """Call a tool of an in-process server as Claude Code would, and return its outcome after it is reported."""
-    outcomes: list[ToolOutcome] = []
-    report = reporting.get()
-
-    async def keep(reported_id: str, outcome: ToolOutcome) -> None:
-        outcomes.append(outcome)
-        if report is not None:
-            await report(reported_id, outcome)
-
-    token = reporting.set(keep)
+    outcomes: dict[str, ToolOutcome] = {}
+    token = _outcomes.set(outcomes)
     try:
         async with Client(server) as client:
             await client.call_tool(name, args, meta=cast("Any", {_CALL_ID: call_id}))
     finally:
-        reporting.reset(token)
-    return outcomes[0]
+        _outcomes.reset(token)
+    return outcomes[call_id]
 
 
 def _wrap(server: Any) -> None:
@@ -136,19 +148,20 @@ def _wrap(server: Any) -> None:
     inner = entry.handler
 
     async def call(context: Any, params: types.CallToolRequestParams) -> Any:
-        report, call_id = reporting.get(), str((params.meta or {}).get(_CALL_ID, ""))
-        if report is None:
+        reporter, call_id = reporting.get(), str((params.meta or {}).get(_CALL_ID, ""))
+        if reporter is None:
             return await inner(context, params)
         began = time.perf_counter()
-        outcomes: dict[str, ToolOutcome] = {}
+        outcomes = _outcomes.get()
+        outcomes = {} if outcomes is None else outcomes
         token = _outcomes.set(outcomes)
         try:
-            with running_call(call_id):
+            with running_call(call_id), reporter.inside(call_id):
                 result = await inner(context, params)
         finally:
             _outcomes.reset(token)
-        ms = elapsed_ms(began)
-        await report(call_id, outcomes.get(call_id) or _outcome(result, ms))
+        outcome = outcomes.setdefault(call_id, _outcome(result, elapsed_ms(began)))
+        await reporter.report(call_id, outcome)
         return result
 
     setattr(call, _WRAPPED, inner)

@@ -1,4 +1,4 @@
-"""The agent: one turn is one run of the SDK, or several with approvals between them."""
+"""The agent: one turn is one run of the SDK, which is repeated from its journal after a wait or a crash."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from copy import copy
@@ -14,7 +14,6 @@ from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue, explaining, run_events
-from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
@@ -44,6 +43,9 @@ class PydanticAIAgent:
     default all but `instructions`; agents that tools run do not get them.
     """
 
+    journal = True
+    takes_client_tools = True
+
     def __init__(
         self,
         agent: AbstractAgent[Any, Any],
@@ -59,7 +61,6 @@ class PydanticAIAgent:
     ) -> None:
         install_runner()
         self.on_crash: OnCrash = on_crash
-        self.journal = on_crash == "resume"
         self.on_divergence: OnDivergence = on_divergence
         self.takes_attachments = takes_attachments
         self._idempotent = frozenset(idempotent)
@@ -68,16 +69,8 @@ class PydanticAIAgent:
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
         self._options = run_options
-        if not _has_validators(agent):
-            output_type: Any = run_options.get("output_type") or agent.output_type
-            self._options["output_type"] = _with_requests(output_type)
         self.output_schema = _declared_schema(agent, run_options.get("output_type"))
         self.takes_model_options = chosen_options(takes_model_options, self._possible_options())
-
-    @property
-    def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
-        return self.journal
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -122,7 +115,8 @@ class PydanticAIAgent:
         return run_events(turn, partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
-        listener = RunListener(queue, place=queue.journal.place("run") if queue.journal else "")
+        place = queue.journal.place("run") if queue.journal else ""
+        listener = RunListener(queue, place=place, editable=self._editable)
         with explaining(explain_failure):
             prompt, options = self._options_for(turn, listener, await load_turn_files(turn))
 
@@ -131,8 +125,6 @@ class PydanticAIAgent:
                     pass
 
             result: AgentRunResult[Any] = await self._agent.run(prompt, event_stream_handler=read, **options)
-            if isinstance(result.output, DeferredToolRequests):
-                raise suspend_run(result, has_text=listener.has_text, editable=self._editable)
             listener.read_result(result)
 
     def _options_for(self, turn: Turn, listener: RunListener, files: LoadedFiles) -> tuple[Any, dict[str, Any]]:
@@ -149,8 +141,6 @@ class PydanticAIAgent:
             options["deps"] = self._to_deps(turn)
             listener.queue.changes = ContextChanges(options["deps"])
         message = user_message(turn)
-        if turn.resumption is not None:
-            return None, options | resume_run(turn.resumption, listener)
         if turn.progress:
             listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
             return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress], files)}
@@ -164,7 +154,7 @@ class PydanticAIAgent:
             own: Any = options.get("instructions") or ()
             options["instructions"] = [*(own if isinstance(own, list | tuple) else [own]), sent.instructions]
         if sent.response_format and "response_format" in self.takes_model_options:
-            options["output_type"] = [output_of(sent.response_format), DeferredToolRequests]
+            options["output_type"] = output_of(sent.response_format)
 
 
 def _declared_schema(agent: AbstractAgent[Any, Any], output_type: Any) -> dict[str, Any] | None:
@@ -175,13 +165,6 @@ def _declared_schema(agent: AbstractAgent[Any, Any], output_type: Any) -> dict[s
     if not values or any(kind is str or isinstance(kind, TextOutput) for kind in values):
         return None
     return agent.output_json_schema(values)
-
-
-def _with_requests(output_type: Any) -> list[Any]:
-    """Add `DeferredToolRequests` to the output types: without this type the SDK defers no tool."""
-    is_list = isinstance(output_type, list | tuple)
-    outputs = list(cast("list[Any]", output_type)) if is_list else [output_type]
-    return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]
 
 
 def _has_validators(agent: AbstractAgent[Any, Any]) -> bool:

@@ -1,23 +1,15 @@
-"""Approvals by the SDK's own `DeferredToolRequests`."""
+"""Approvals of the SDK's deferred tools: the run waits for the decisions inside its step."""
 
-from collections.abc import Collection
+import asyncio
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_ai import (
-    DeferredToolRequests,
-    DeferredToolResults,
-    ModelMessagesTypeAdapter,
-    RunUsage,
-    ToolApproved,
-    ToolDenied,
-)
+from pydantic_ai import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai import messages as sdk
-from pydantic_ai.run import AgentRunResult
 
-from turnwire.agents.pydantic_ai.events import RunListener
+from turnwire.agents.agent_paths import Path
 from turnwire.core.errors import AgentError
-from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.journal.waits import approval
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ApprovalRequestEvent
 from turnwire.tools.invocation import plain
 
@@ -25,36 +17,26 @@ EDITABLE = "turnwire_editable"
 """The key in the metadata of a request for one of our own tools whose arguments a person may change."""
 
 
-class _PydanticCheckpoint(BaseModel):
-    """The SDK's conversation and usage of a suspended run; the run's limits continue from that usage.
+async def decide_calls(requests: DeferredToolRequests, editable: frozenset[str], path: Path) -> DeferredToolResults:
+    """Wait for the decisions about all deferred calls of a step. `editable` are tools whose arguments may be changed.
 
-    `has_text` is True if the answer has text already.
+    Raises AgentError for external tools, which run outside the agent.
     """
-
-    messages: list[Any]
-    usage: RunUsage
-    has_text: bool = False
-
-
-def suspend_run(result: AgentRunResult[Any], *, has_text: bool, editable: Collection[str]) -> WaitForApproval:
-    """Return the approval requests and the checkpoint of a run that ended in deferred tools.
-
-    `editable` names the tools whose arguments a person may change. Raises AgentError for external tools, which run
-    outside the agent.
-    """
-    requests: DeferredToolRequests = result.output
     if requests.calls:
         tools = ", ".join(sorted({call.tool_name for call in requests.calls}))
         raise AgentError(
             f"the agent deferred external tools ({tools}), which Turnwire cannot run; use tools with approval instead"
         )
-    messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
-    checkpoint = _PydanticCheckpoint(messages=messages, usage=result.usage, has_text=has_text)
-    approvals = [_request(call, requests.metadata.get(call.tool_call_id, {}), editable) for call in requests.approvals]
-    return WaitForApproval(approvals, checkpoint.model_dump_json().encode())
+    events = [
+        _request(call, requests.metadata.get(call.tool_call_id, {}), editable, path) for call in requests.approvals
+    ]
+    decisions = await asyncio.gather(*map(approval, events))
+    return DeferredToolResults(approvals={each.call_id: _result(each) for each in decisions})
 
 
-def _request(call: sdk.ToolCallPart, metadata: dict[str, Any], editable: Collection[str]) -> ApprovalRequestEvent:
+def _request(
+    call: sdk.ToolCallPart, metadata: dict[str, Any], editable: frozenset[str], path: Path
+) -> ApprovalRequestEvent:
     reason: object = metadata.get("reason")
     return ApprovalRequestEvent(
         call.tool_call_id,
@@ -62,20 +44,8 @@ def _request(call: sdk.ToolCallPart, metadata: dict[str, Any], editable: Collect
         plain(call.args_as_dict()),
         reason if isinstance(reason, str) else None,
         editable=call.tool_name in editable or metadata.get(EDITABLE) is True,
+        agent_path=path,
     )
-
-
-def resume_run(resumption: Resumption, listener: RunListener) -> dict[str, Any]:
-    """Return the options of a run that continues the suspended one with the decisions."""
-    checkpoint = _PydanticCheckpoint.model_validate_json(resumption.checkpoint)
-    listener.has_text = checkpoint.has_text
-    return {
-        "message_history": ModelMessagesTypeAdapter.validate_python(checkpoint.messages),
-        "usage": checkpoint.usage,
-        "deferred_tool_results": DeferredToolResults(
-            approvals={decision.call_id: _result(decision) for decision in resumption.decisions}
-        ),
-    }
 
 
 def _result(decision: Decision) -> ToolApproved | ToolDenied:

@@ -7,10 +7,9 @@ from pydantic_ai.exceptions import (
     ModelHTTPError,
     UnexpectedModelBehavior,
     UsageLimitExceeded,
-    UserError,
 )
 
-from turnwire.core.errors import AgentError, ModelError, step_limit_reached
+from turnwire.core.errors import ModelError, step_limit_reached
 from turnwire.models import errors
 from turnwire.models.errors import refused, reported, unfinished, unreachable, unreadable
 
@@ -26,10 +25,6 @@ def explain_failure(error: Exception) -> Exception:
             return ModelError("the model's answer cannot be used, also after retries; try again", "bad_answer")
         case ModelAPIError():
             return _explain_request(error)
-        case UserError() if "DeferredToolRequests" in str(error):
-            return AgentError(
-                "an agent with output validators needs DeferredToolRequests in its output_type to wait for approval"
-            )
         case _:
             return error
 

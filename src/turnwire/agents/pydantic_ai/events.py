@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
-from pydantic_ai import AgentStreamEvent, RunContext
+from pydantic_ai import AgentStreamEvent, DeferredToolRequests, DeferredToolResults, RunContext
 from pydantic_ai import messages as sdk
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed
@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
+from turnwire.agents.pydantic_ai.approvals import decide_calls
 from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
 from turnwire.agents.pydantic_ai.messages import add_inputs
 from turnwire.agents.pydantic_ai.options import with_tool_choice
@@ -55,6 +56,7 @@ class RunListener(AbstractCapability[Any]):
     place: str = ""
     has_text: bool = False
     model_options: ModelOptions = field(default_factory=ModelOptions)
+    editable: frozenset[str] = frozenset()
     _begins_reply: bool = False
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
@@ -186,6 +188,14 @@ class RunListener(AbstractCapability[Any]):
             return await run_recorded(journal, self.place, self.path, call, tool_def, changes, execute)
         finally:
             self._took[call.tool_call_id] = elapsed_ms(began)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        if self.queue.journal is None:
+            return None
+        await self.queue.flush()
+        return await decide_calls(requests, self.editable, self.path)
 
     async def on_tool_execute_error(
         self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, error: Exception

@@ -313,6 +313,10 @@ class TurnJournal:
         """Note that a tool call has ended, whose result may not be in the log yet."""
         self._expected.add(call_id)
 
+    def expect_no_result(self, call_id: str) -> None:
+        """Note that a tool call that has ended is only waiting for an approval, and then runs again."""
+        self._expected.discard(call_id)
+
     @property
     def only_waits(self) -> bool:
         """Return True if all open calls wait for an answer, or contain a call that does."""

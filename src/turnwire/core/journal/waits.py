@@ -257,6 +257,7 @@ async def approval(request: ApprovalRequestEvent) -> Decision:
     waits, journal = _current("approval()")
     place = journal.place("approval", request.call_id)
     call_id, details = f"a_{_digest(journal.segment, place)}", {"call_id": request.call_id, "args": request.args}
+    journal.expect_no_result(request.call_id)
     with await journal.begin_tool(place, call_id, APPROVAL, details, repeatable=True) as call:
         if not call.is_live:
             return msgspec.convert(call.result, Decision)
