@@ -108,12 +108,12 @@ async def test_answer_of_a_deleted_session_is_not_delivered(tmp_path: Path) -> N
         assert kernel.calls("chat") == [("send", "ann", "new")]
 
 
-async def test_journal_keeps_no_text_of_delivered_answers(tmp_path: Path) -> None:
+async def test_delivery_keeps_no_text_of_delivered_answers(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("a secret answer"), store="sqlite", data=tmp_path / "d") as kernel:
         await kernel.say("chat", "a secret question")
-        journal = kernel.kernel._journal
-        rows = await journal.run(lambda connection: connection.execute("SELECT * FROM delivery").fetchall())
+        query = "SELECT * FROM turnwire.channel_delivery"
+        rows = await kernel.turnwire.store.transaction(lambda connection: connection.fetch(query))
     assert len(rows) == 1
     assert "secret" not in json.dumps(rows)
 
@@ -139,7 +139,7 @@ async def test_failure_of_the_store_delays_an_answer(tmp_path: Path, method: str
 
 
 @pytest.mark.parametrize("method", ["set_turn", "set_answer", "set_delivered"])
-async def test_failure_of_the_journal_delays_an_answer(tmp_path: Path, method: str) -> None:
+async def test_failure_to_record_a_delivery_delays_an_answer(tmp_path: Path, method: str) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
         records = kernel.router._records
