@@ -48,7 +48,12 @@ async def test_queued_turn_is_run_and_streamed_by_the_next_process(tmp_path: Pat
         await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
     assert "(Error: The server was stopped" in await within(first)
     assert isinstance((await within(asyncio.gather(second, return_exceptions=True)))[0], ShuttingDownError)
-    async with running(tmp_path / "x", saying("here"), store="sqlite", data=tmp_path / "d") as kernel:
+    puppet = Puppet()
+    async with running(tmp_path / "x", puppet, store="sqlite", data=tmp_path / "d") as kernel:
+        part = await puppet.part()
+        await until(lambda: kernel.calls("chat") == [("start", "ann")])
+        part.say("here")
+        part.end()
         await until(lambda: ("end", "ann", "here") in kernel.calls("chat"))
         assert [call[0] for call in kernel.calls("chat")] == ["start", "chunk", "end"]
 
