@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,8 @@ from urllib.parse import quote
 
 import asyncpg
 
+from turnwire.channels.telegram import records as telegram
+from turnwire.extensions import tables as extensions
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.schema import migrate
 
@@ -31,9 +34,9 @@ _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "au
 TABLES = (
     *("head", "checkpoint", "command", "attendance", "turn", "event", "call", "sealed_log"),
     *("session", "worker", "spending", "outbox", "api_key", "annotation"),
-    *("document", "document_root", "extension_lease", "secret", "told", "listener", "conversation", "delivery"),
-    *(f"telegram_{name}" for name in ("notes", "updates", "answers", "parts", "asks", "floods", "paired")),
+    *("document", "document_root", "lease", "secret"),
 )
+_PLUGIN_TABLES = re.findall(r"TABLE IF NOT EXISTS (\S+)", " ".join((*extensions.TABLES, *telegram.TABLES)))
 
 
 class PostgresServer:
@@ -173,7 +176,9 @@ class Databases:
         return self.server.new_database(self._template)
 
     def give_back(self, name: str) -> None:
-        run_aside(_kill_backends(self.server.url(name), ";".join(f"DELETE FROM turnwire.{table}" for table in TABLES)))
+        statements = [f"DELETE FROM turnwire.{table}" for table in TABLES]
+        statements += [f"DROP TABLE IF EXISTS {table}" for table in _PLUGIN_TABLES]
+        run_aside(_kill_backends(self.server.url(name), ";".join(statements)))
         self._free.append(name)
 
 

@@ -169,10 +169,7 @@ class Turnwire:
         self.kernel: Kernel | None = None
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
-            is_shared = self._shared is not None
-            self.kernel = assembly.build_kernel(
-                self.store, self.runner, folders, settings, is_shared=is_shared, leads=not isolated
-            )
+            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings, leads=not isolated)
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()

@@ -242,33 +242,22 @@ def build_kernel(
     folders: Sequence[Path],
     settings: Settings,
     *,
-    is_shared: bool = False,
     leads: bool = True,
 ) -> "Kernel":
     """Return the kernel of the extensions in these folders, and of the installed ones."""
     from turnwire.extensions.calls import KernelLimits
-    from turnwire.extensions.kernel import Kernel, SharedHome
-
-    shared = None
-    if is_shared and settings.database_url is not None:
-        from turnwire.stores.postgres.leases import PostgresLeases
-
-        # Connections of its own: no crowd of searches may cost this process its leases.
-        database = open_shared(settings.database_url.get_secret_value(), settings)
-        shared = SharedHome(database, PostgresLeases(database, settings.lease))
+    from turnwire.extensions.kernel import Kernel
 
     names = [name for name in KernelLimits.__struct_fields__ if name in Settings.model_fields]
     limits = KernelLimits(**{name: getattr(settings, name) for name in names})
-    keeps = not isinstance(store, MemoryStore)
     return Kernel(
         store,
         runner,
         [*folders, *settings.extensions],
         settings.data,
-        keeps=keeps,
         limits=limits,
         allowed=settings.allowed_extensions,
-        shared=shared,
+        lease=settings.lease,
         leads=leads,
     )
 

@@ -43,6 +43,9 @@ def event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Before the first message and after the last, nobody waits.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+            function.can_block_in("turnwire/plugins.py", {"installed"})
+            # It reads no disk.
+            function.can_block_in("turnwire/stores/memory.py", {"transaction"})
             # Once for each extension; it is one call on a local disk.
             function.can_block_in("turnwire/extensions/context.py", {"data_folder"})
         yield

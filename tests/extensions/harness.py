@@ -1,10 +1,9 @@
 """The harness of the extension tests: extensions in a folder, run in a real Turnwire."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -13,9 +12,7 @@ from tests.serving import quick_settings, within
 from turnwire import Turnwire
 from turnwire.extensions.calls import KernelLimits
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.journal import Journal
 from turnwire.extensions.kernel import Kernel
-from turnwire.sqlite_threads import SqliteThreads
 
 BASE = """
 import asyncio
@@ -124,7 +121,7 @@ class Running:
 
 
 class GrantedLeases:
-    """Leases that the test grants and takes back, instead of other processes."""
+    """Leases that the test grants and takes back, instead of other processes. They are renewed every two seconds."""
 
     seconds = 8.0
 
@@ -139,24 +136,7 @@ class GrantedLeases:
     async def release(self, names: Sequence[str]) -> None:
         self.released += names
 
-
-class LocalTables(SqliteThreads):
-    """The tables of a shared database, in a file."""
-
-    def transaction(self, call: Callable[[Any], Any], owner: str | None = None) -> "asyncio.Future[Any]":
-        return super().transaction(call)
-
-
-class LocalHome:
-    """A `SharedHome` without other processes. Its leases are renewed every two seconds."""
-
-    def __init__(self, folder: Path, *granted: str) -> None:
-        self._folder = folder
-        self.leases = GrantedLeases(*granted)
-        self.database = SimpleNamespace(close=lambda: None)
-
-    def tables(self, owner: str | None = None) -> LocalTables:
-        return LocalTables(Journal(self._folder)._connect, name="local-tables")
+    async def check(self, connection: Any, name: str, epoch: int) -> None: ...
 
 
 @asynccontextmanager
@@ -168,15 +148,16 @@ async def running(
     store: Any = "memory",
     limits: KernelLimits = LIMITS,
     attach: dict[str, Any] | None = None,
-    shared: Any = None,
+    leases: GrantedLeases | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Open a Turnwire with the extensions of this folder. The data are beside it by default."""
     agents = {"agents": agent} if isinstance(agent, dict) else {"agent": agent}
     chosen = quick_settings(data or folder.parent / "data", **settings)
     turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
-    keeps = store == "sqlite"
-    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=keeps, limits=limits, shared=shared)
+    if leases is not None:
+        turnwire.store.leases = lambda seconds: leases  # type: ignore[method-assign]
+    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
     turnwire.kernel = kernel
     for id, extension in (attach or {}).items():
         kernel.attach(id, extension)

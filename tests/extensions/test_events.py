@@ -3,7 +3,6 @@
 import asyncio
 import random
 import signal
-import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,21 +13,28 @@ import pytest
 
 from tests.extensions.harness import LIMITS
 from tests.serving import PATIENCE, until, within
-from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
+from turnwire.core.contracts.stores import SqlConnection
+from turnwire.core.errors import ShuttingDownError, StoreError
 from turnwire.extensions.calls import KernelLimits
-from turnwire.extensions.journal import EventBus, Journal
+from turnwire.extensions.events import EventBus
+from turnwire.extensions.tables import TABLES, ExtensionTables
+from turnwire.stores.memory import MemoryStore
+from turnwire.stores.sqlite.store import SqliteStore
 
 
 @asynccontextmanager
 async def open_bus(folder: Path | None = None, limits: KernelLimits = LIMITS) -> AsyncIterator[EventBus]:
-    journal = Journal(folder)
-    await journal.open()
-    bus = EventBus(journal, limits)
+    store = MemoryStore() if folder is None else SqliteStore(folder)
+    await store.open()
+    await store.create_tables(TABLES)
+    tables = ExtensionTables(store)
+    bus = EventBus(tables, limits)
     try:
         yield bus
     finally:
         await bus.close()
-        await journal.close()
+        await tables.close()
+        await store.close()
 
 
 class RecordingSubscriber:
@@ -133,9 +139,9 @@ async def test_events_that_all_subscribers_have_got_are_deleted(tmp_path: Path) 
         bus.subscribe("a", "user_message", listener)
         await emit(bus, "1", "2")
         await until(lambda: len(listener.texts) == 2)
-        count = "SELECT count(*) FROM told"
+        count = "SELECT count(*) FROM turnwire.extension_event"
         async with asyncio.timeout(PATIENCE):
-            while await bus._journal.run(lambda connection: connection.execute(count).fetchone()[0]):
+            while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
                 pass
 
 
@@ -145,35 +151,44 @@ async def test_subscribe_to_an_unknown_topic_is_refused() -> None:
             bus.subscribe("a", "agent_response_chunk", RecordingSubscriber())  # type: ignore[arg-type]
 
 
-async def test_journal_transaction_that_fails_is_rolled_back(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    await journal.open()
+async def test_event_after_all_were_read_and_deleted_is_not_lost(tmp_path: Path) -> None:
+    listener, count = RecordingSubscriber(), "SELECT count(*) FROM turnwire.extension_event"
+    async with open_bus(tmp_path) as bus:
+        bus.subscribe("a", "user_message", listener)
+        for text in ("1", "2", "3"):
+            await emit(bus, text)
+            await until(lambda text=text: listener.texts[-1:] == [text])
+            async with asyncio.timeout(PATIENCE):
+                while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
+                    pass
 
-    def half(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO listener VALUES ('a', 'b', 1)")
-        connection.execute("INSERT INTO nowhere VALUES (1)")
 
-    with pytest.raises(StoreError, match="no such table: nowhere"):
-        await journal.run(half)
-    query = "SELECT count(*) FROM listener"
-    assert await journal.run(lambda connection: connection.execute(query).fetchone()[0]) == 0
-    await journal.close()
+async def test_transaction_that_fails_is_rolled_back_alone(tmp_path: Path) -> None:
+    insert = "INSERT INTO turnwire.extension_subscription VALUES ($1, 'b', 1)"
+
+    async def half(connection: SqlConnection) -> None:
+        await connection.execute(insert, "half")
+        await connection.execute("INSERT INTO turnwire.nowhere VALUES (1)")
+
+    async with open_bus(tmp_path) as bus:
+        tables = bus._tables
+        failing = tables.transaction(half)
+        await tables.transaction(lambda connection: connection.execute(insert, "whole"))
+        with pytest.raises(StoreError, match="no such table: nowhere"):
+            await failing
+        query = "SELECT name FROM turnwire.extension_subscription"
+        assert await tables.transaction(lambda connection: connection.fetch(query)) == [("whole",)]
     with pytest.raises(ShuttingDownError):
-        await journal.run(half)
-
-
-async def test_unreadable_journal_is_refused_with_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "extensions.db").write_text("this is no database" * 100)
-    with pytest.raises(StoreUnusableError, match="move the file away"):
-        await Journal(tmp_path).open()
+        await tables.transaction(half)
 
 
 CHILD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from turnwire.extensions.journal import EventBus
-from turnwire.extensions.journal import Journal
 from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.events import EventBus
+from turnwire.extensions.tables import TABLES, ExtensionTables
+from turnwire.stores.sqlite.store import SqliteStore
 
 folder, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
@@ -182,9 +197,10 @@ async def receive(payload):
         file.write(payload["text"] + "\\n")
 
 async def main():
-    journal = Journal(folder)
-    await journal.open()
-    bus = EventBus(journal, KernelLimits())
+    store = SqliteStore(folder)
+    await store.open()
+    await store.create_tables(TABLES)
+    bus = EventBus(ExtensionTables(store), KernelLimits())
     bus.subscribe("a", "user_message", receive)
     for number in range(first, first + count):
         await bus.emit("user_message", {"text": str(number)})

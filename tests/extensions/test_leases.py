@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.harness import BASE, LIMITS, PLAIN, LocalHome, running, write_extension
+from tests.extensions.harness import BASE, LIMITS, PLAIN, GrantedLeases, running, write_extension
 from tests.serving import saying, until
 from turnwire.core.errors import StoreError
 from turnwire.extensions.delivery import DeliveryRecords
-from turnwire.extensions.journal import Journal
+from turnwire.extensions.tables import TABLES, ExtensionTables
+from turnwire.stores.memory import MemoryStore
 
 
 async def test_message_to_a_channel_that_is_being_left_is_not_accepted(tmp_path: Path) -> None:
@@ -23,10 +24,10 @@ async def test_message_to_a_channel_that_is_being_left_is_not_accepted(tmp_path:
             self.calls.append(("refused", type(error).__name__))
 """
     write_extension(tmp_path / "x", "chat", PLAIN + accepting)
-    home = LocalHome(tmp_path / "d", "chat")
-    async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
+    leases = GrantedLeases("chat")
+    async with running(tmp_path / "x", saying("hello"), leases=leases) as kernel:
         assert await kernel.say("chat") == "hello"
-        home.leases.granted.clear()
+        leases.granted.clear()
         await until(lambda: bool(kernel.calls("chat", "refused")))
         # Not an error of the message: whoever sent it tries again, at the process that runs the channel then.
         assert kernel.calls("chat", "refused") == [("refused", "ShuttingDownError")]
@@ -52,20 +53,20 @@ async def test_health_check_during_a_move_does_not_keep_the_extension_from_comin
     tmp_path: Path, health: str
 ) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN + HEALTH)
-    home = LocalHome(tmp_path / "d", "chat")
+    leases = GrantedLeases("chat")
     limits = replace(LIMITS, extension_timeout=1000, health_interval=1)
-    async with running(tmp_path / "x", saying("hello"), shared=home, limits=limits) as kernel:
+    async with running(tmp_path / "x", saying("hello"), leases=leases, limits=limits) as kernel:
         chat = kernel.extension("chat")
         chat.checking.clear()
         await until(lambda: len(kernel.calls("chat", "check")) == 2)
-        home.leases.granted.clear()
+        leases.granted.clear()
         await until(lambda: bool(kernel.calls("chat", "stop")))
         chat.health = health
         chat.checking.set()
         await until(lambda: kernel["chat"].state == "loaded")
         await asyncio.sleep(1)
         assert kernel["chat"].state == "loaded"
-        home.leases.granted.add("chat")
+        leases.granted.add("chat")
         chat.health = "running"
         await until(lambda: len(kernel.calls("chat", "start")) == 2)
         assert await kernel.say("chat") == "hello"
@@ -73,12 +74,12 @@ async def test_health_check_during_a_move_does_not_keep_the_extension_from_comin
 
 async def test_extension_that_is_not_well_comes_back_after_a_move(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN + HEALTH + '    health = "failed"\n')
-    home = LocalHome(tmp_path / "d", "chat")
-    async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
+    leases = GrantedLeases("chat")
+    async with running(tmp_path / "x", saying("hello"), leases=leases) as kernel:
         assert kernel["chat"].state == "failed"
-        home.leases.granted.clear()
+        leases.granted.clear()
         await until(lambda: kernel["chat"].state == "loaded")
-        home.leases.granted.add("chat")
+        leases.granted.add("chat")
         await until(lambda: len(kernel.calls("chat", "start")) == 2)
 
 
@@ -90,9 +91,9 @@ async def test_service_that_keeps_failing_is_left_to_another_process(tmp_path: P
         raise RuntimeError("a bug")
 """
     write_extension(tmp_path / "x", "chat", PLAIN + failing)
-    home = LocalHome(tmp_path / "d", "chat")
-    async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
-        await until(lambda: home.leases.released == ["chat"])
+    leases = GrantedLeases("chat")
+    async with running(tmp_path / "x", saying("hello"), leases=leases) as kernel:
+        await until(lambda: leases.released == ["chat"])
         # It was stopped before another process may start it.
         assert kernel.calls("chat") == [("stop",)]
         assert (kernel["chat"].state, "8th time" in kernel["chat"].message) == ("failed", True)
@@ -101,9 +102,11 @@ async def test_service_that_keeps_failing_is_left_to_another_process(tmp_path: P
 
 async def test_undelivered_answers_that_cannot_be_loaded_are_loaded_later(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
-    home, left = LocalHome(tmp_path / "d"), DeliveryRecords(Journal(tmp_path / "d"), 1800)
+    store, leases = MemoryStore(), GrantedLeases()
+    await store.create_tables(TABLES)
+    left = DeliveryRecords(ExtensionTables(store), 1800)
     await left.add("chat:ann:1", "chat", "ann", principal="chat:ann", agent_id=None, text="Hello?")
-    async with running(tmp_path / "x", saying("at last"), shared=home) as kernel:
+    async with running(tmp_path / "x", saying("at last"), store=store, leases=leases) as kernel:
         records = kernel.router._records
         works, failures = records.undelivered, [StoreError("one moment"), StoreError("another moment")]
 
@@ -113,7 +116,7 @@ async def test_undelivered_answers_that_cannot_be_loaded_are_loaded_later(tmp_pa
             return await works()
 
         records.undelivered = fail_twice  # type: ignore[method-assign]
-        home.leases.granted.add("chat")
+        leases.granted.add("chat")
         await until(lambda: kernel.calls("chat") == [("send", "ann", "at last")])
         assert failures == []
 
@@ -129,13 +132,13 @@ class Main(Base):
 """
     write_extension(tmp_path / "x", "chat", PLAIN)
     write_extension(tmp_path / "x", "listener", BASE + code)
-    home = LocalHome(tmp_path / "d", "chat", "listener")
-    async with running(tmp_path / "x", saying("hello"), shared=home) as kernel:
+    leases = GrantedLeases("chat", "listener")
+    async with running(tmp_path / "x", saying("hello"), leases=leases) as kernel:
         await kernel.say("chat", "one")
         await until(lambda: kernel.calls("listener", "message") == [("message", "one")])
-        home.leases.granted.remove("listener")
+        leases.granted.remove("listener")
         await until(lambda: kernel["listener"].state == "loaded")
-        home.leases.granted.add("listener")
+        leases.granted.add("listener")
         await until(lambda: len(kernel.calls("listener", "start")) == 2)
         await kernel.say("chat", "two")
         await kernel.say("chat", "three")

@@ -48,7 +48,12 @@ async def test_queued_turn_is_run_and_streamed_by_the_next_process(tmp_path: Pat
         await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
     assert "(Error: The server was stopped" in await within(first)
     assert isinstance((await within(asyncio.gather(second, return_exceptions=True)))[0], ShuttingDownError)
-    async with running(tmp_path / "x", saying("here"), store="sqlite", data=tmp_path / "d") as kernel:
+    puppet = Puppet()
+    async with running(tmp_path / "x", puppet, store="sqlite", data=tmp_path / "d") as kernel:
+        part = await puppet.part()
+        await until(lambda: kernel.calls("chat") == [("start", "ann")])
+        part.say("here")
+        part.end()
         await until(lambda: ("end", "ann", "here") in kernel.calls("chat"))
         assert [call[0] for call in kernel.calls("chat")] == ["start", "chunk", "end"]
 
@@ -108,12 +113,12 @@ async def test_answer_of_a_deleted_session_is_not_delivered(tmp_path: Path) -> N
         assert kernel.calls("chat") == [("send", "ann", "new")]
 
 
-async def test_journal_keeps_no_text_of_delivered_answers(tmp_path: Path) -> None:
+async def test_delivery_keeps_no_text_of_delivered_answers(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("a secret answer"), store="sqlite", data=tmp_path / "d") as kernel:
         await kernel.say("chat", "a secret question")
-        journal = kernel.kernel._journal
-        rows = await journal.run(lambda connection: connection.execute("SELECT * FROM delivery").fetchall())
+        query = "SELECT * FROM turnwire.channel_delivery"
+        rows = await kernel.turnwire.store.transaction(lambda connection: connection.fetch(query))
     assert len(rows) == 1
     assert "secret" not in json.dumps(rows)
 
@@ -139,7 +144,7 @@ async def test_failure_of_the_store_delays_an_answer(tmp_path: Path, method: str
 
 
 @pytest.mark.parametrize("method", ["set_turn", "set_answer", "set_delivered"])
-async def test_failure_of_the_journal_delays_an_answer(tmp_path: Path, method: str) -> None:
+async def test_failure_to_record_a_delivery_delays_an_answer(tmp_path: Path, method: str) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
         records = kernel.router._records

@@ -26,7 +26,7 @@ LEASE = 6.0
 """So long that a busy machine renews it in time: a turn that is begun again three times is ended."""
 PATIENCE = 120.0
 _UNDELIVERED = {
-    "answers of the kernel": "SELECT 1 FROM turnwire.delivery WHERE delivered_at IS NULL",
+    "answers of the kernel": "SELECT 1 FROM turnwire.channel_delivery WHERE delivered_at IS NULL",
     "messages of the channel": "SELECT 1 FROM turnwire.telegram_answers WHERE state NOT IN ('delivered', 'refused')",
 }
 AGENT = '''
@@ -177,7 +177,7 @@ class _ChannelCampaign:
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
-                    query = "SELECT holder, epoch FROM turnwire.extension_lease WHERE name = 'telegram'"
+                    query = "SELECT holder, epoch FROM turnwire.lease WHERE name = 'telegram'"
                     row = await connection.fetchrow(query)
                     if row is not None and is_wanted(pid := int(row[0].split(":")[1])):
                         return pid, row[1]

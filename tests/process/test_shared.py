@@ -18,13 +18,13 @@ from tests.serving import PATIENCE, within
 from turnwire.assembly import LIBRARY_FILE
 from turnwire.channels.telegram.records import Records
 from turnwire.extensions.delivery import DeliveryRecords
-from turnwire.extensions.journal import Journal
-from turnwire.extensions.kernel import SharedHome
+from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index.library import Library, NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
-from turnwire.stores.postgres.leases import PostgresLeases
+from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.postgres.shared_database import SharedDatabase
+from turnwire.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.postgres
 
@@ -130,27 +130,34 @@ async def test_move_takes_uploads_and_records_of_channels_along(tmp_path: Path) 
     await asyncio.to_thread(library.put, [uploaded])
     found = await asyncio.to_thread(library.search, QUESTION, owner="local")
     await asyncio.to_thread(library.close)
-    records = Records(data / "extensions" / "telegram" / "telegram.db")
+    store = SqliteStore(data)
+    await store.open()
+    await store.create_tables(TABLES)
+    records = Records(ExtensionTables(store))
+    await records.open()
     await records.pair(7, "Ada")
-    await records.close()
-    journal = Journal(data)
-    await journal.open()
-    await DeliveryRecords(journal, 0).add("post:ann:1", "post", "ann", principal="p", agent_id=None, text="Hello")
-    await journal.close()
+    deliveries = DeliveryRecords(ExtensionTables(store), 0)
+    await deliveries.add("post:ann:1", "post", "ann", principal="p", agent_id=None, text="Hello")
+    await store.close()
     with temporary_database() as url:
         moved = [await run("move", "--data", data, "--database-url", url) for _ in range(2)]
         assert [result.code for result in moved] == [0, 0], moved
-        assert "Moved 1 uploaded documents and 3 records of channels." in moved[0].out
+        assert "Moved 3 records of channels." in moved[0].out
+        assert "Moved 1 uploaded documents." in moved[0].out
+        assert "records of channels" not in moved[1].out
         with closing(SharedDatabase(url)) as database:
             await asyncio.to_thread(database.open)
             shared = PostgresLibrary(database)
             (there,) = await asyncio.to_thread(shared.search, QUESTION, owner="local")
             assert there.chunk_id == found[0].chunk_id
             assert await asyncio.to_thread(shared.document, uploaded.record.id, owner="local") == uploaded.record
-            home = SharedHome(database, PostgresLeases(database, 60))
-            assert await Records(data, home.tables("telegram")).paired() == [7]
-            (delivery,) = await DeliveryRecords(Journal(None, home.tables()), 0).undelivered()
-            assert (delivery.key, delivery.text) == ("post:ann:1", "Hello")
+        store = PostgresStore(url)
+        await store.open()
+        await store.create_tables(TABLES)
+        assert await Records(ExtensionTables(store)).paired() == [7]
+        (delivery,) = await DeliveryRecords(ExtensionTables(store), 0).undelivered()
+        assert (delivery.key, delivery.text) == ("post:ann:1", "Hello")
+        await store.close()
 
 
 @pytest.mark.parametrize("command", ["turns", "tail", "inspect", "top", "doctor", "index"])

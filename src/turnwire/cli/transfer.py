@@ -80,7 +80,7 @@ def move(
         # A folder of a server on PostgreSQL has no logs, but may have uploads of an earlier version.
         has_logs = (data / DATABASE_NAME).exists() or not (data / LIBRARY_FILE).exists()
         moved = asyncio.run(_move(data, database_url)) if has_logs else None
-        documents, records = _move_documents_and_records(data, database_url)
+        documents = _move_documents(data, database_url)
     except sqlite3.Error as error:
         fail(f"a file in {data} cannot be read: {error}")
     except TurnwireError as error:
@@ -90,28 +90,30 @@ def move(
     if moved is not None:
         skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
         typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
-    if documents or records:
-        typer.echo(f"Moved {documents:,} uploaded documents and {records:,} records of channels.")
+        if moved.plugin_rows:
+            typer.echo(f"Moved {moved.plugin_rows:,} records of channels.")
+    if documents:
+        typer.echo(f"Moved {documents:,} uploaded documents.")
     typer.echo("The folder is unchanged. From now on, start the server with --database-url.")
 
 
-def _move_documents_and_records(data: Path, url: str) -> tuple[int, int]:
-    """Copy the uploaded documents and the records of channels. Return the number of each."""
+def _move_documents(data: Path, url: str) -> int:
+    """Copy the uploaded documents, and return their number."""
     from turnwire.assembly import open_shared
-    from turnwire.extensions.tables import copy_tables
     from turnwire.retrieval.index.library import Library, NewDocument
     from turnwire.retrieval.index.postgres import PostgresLibrary
 
+    if not (data / LIBRARY_FILE).exists():
+        return 0
     with closing(open_shared(url, load_settings(data=data))) as database:
         database.open()
         target, documents = PostgresLibrary(database), 0
-        if (data / LIBRARY_FILE).exists():
-            with closing(Library(data / LIBRARY_FILE)) as library:
-                library.open()
-                for record in library.all_uploads():
-                    target.put([NewDocument.copied(record, library.document_passages(record.id))])
-                    documents += 1
-        return documents, copy_tables(data, database)
+        with closing(Library(data / LIBRARY_FILE)) as library:
+            library.open()
+            for record in library.all_uploads():
+                target.put([NewDocument.copied(record, library.document_passages(record.id))])
+                documents += 1
+        return documents
 
 
 async def _move(data: Path, url: str) -> "Moved":

@@ -11,10 +11,10 @@ from typing import Any
 from turnwire.core.errors import ShuttingDownError
 from turnwire.core.log.files import Blob
 from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
+from turnwire.extensions.events import EventBus
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.journal import EventBus
 from turnwire.extensions.router import MessageRouter
-from turnwire.extensions.tables import SharedTables
+from turnwire.extensions.tables import ExtensionTables
 
 
 class Context:
@@ -26,7 +26,7 @@ class Context:
         router: MessageRouter,
         bus: EventBus,
         folder: Path,
-        tables: SharedTables | None = None,
+        tables: ExtensionTables,
     ) -> None:
         self._host = host
         self._tables = tables
@@ -49,7 +49,7 @@ class Context:
         return self._folder
 
     @property
-    def shared_tables(self) -> SharedTables | None:
+    def tables(self) -> ExtensionTables:
         return self._tables
 
     @property

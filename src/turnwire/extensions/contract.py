@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.contracts.stores import OnBusy, SqlConnection
 from turnwire.core.log.files import Blob
 from turnwire.tools import Tool
 
@@ -118,15 +118,22 @@ class MessageReceipt(Protocol):
         ...
 
 
-class TableTransactions(Protocol):
-    """Transactions in the shared database, in the order in which they were made."""
+class Tables(Protocol):
+    """Tables of an extension in the store, with transactions in the order in which they were made.
 
-    def transaction(self, work: Callable[[Any], _T]) -> Awaitable[_T]:
-        """Call `work(connection)` in a thread: all that it writes is committed, or nothing if it raises.
+    They move with the extension to another machine, which its folder does not. See `TableStore` for the statements that
+    every store understands. The names of the tables begin with the extension's id: `turnwire.notes_pages`.
+    """
 
-        `connection.execute(statement, values)` takes `?` for a value, and returns what has `fetchone` and `fetchall`.
-        The work is done even if the caller is cancelled, and done again if the connection is lost. Raises StoreError,
-        and ShuttingDownError if another process runs the extension now.
+    async def create(self, *statements: str) -> None:
+        """Run `CREATE … IF NOT EXISTS` statements. Raises StoreError."""
+        ...
+
+    def transaction(self, work: Callable[[SqlConnection], Awaitable[_T]]) -> Awaitable[_T]:
+        """Await `work(connection)`: all that it writes is committed, or nothing if it raises.
+
+        The work awaits the connection alone. It is done even if the caller is cancelled, and done again if the
+        connection is lost. Raises StoreError, and ShuttingDownError if another process runs the extension now.
         """
         ...
 
@@ -150,11 +157,8 @@ class ExtensionContext(Protocol):
         ...
 
     @property
-    def shared_tables(self) -> TableTransactions | None:
-        """The database that all machines share, for tables of the extension; None if the store is a file.
-
-        The names of the tables begin with the extension's id. Its folder is only on this machine.
-        """
+    def tables(self) -> Tables:
+        """The extension's own tables in the store."""
         ...
 
     @property

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -11,27 +10,41 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from turnwire.core.backoff import Backoff
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import SqlConnection, Store
 from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, StoreError, TurnwireError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, TurnListener, error_text, final_text
-from turnwire.extensions.journal import EventBus, Journal, record_event
+from turnwire.extensions.events import EventBus, record_event
+from turnwire.extensions.tables import ExtensionTables
 
 logger = logging.getLogger("turnwire.extensions")
 
 T = TypeVar("T")
-_COLUMNS = "number, key, channel_id, user_id, principal, agent_id, session, text, turn_id, answer, delivered_at"
+_COLUMNS = "key, channel_id, user_id, principal, agent_id, session, text, turn_id, answer, delivered_at"
 _KEEP_MS = 7 * 86_400_000
 """The time that a message id is recognized after its answer was delivered."""
+_INSERT = """
+    INSERT INTO turnwire.channel_delivery
+        (key, number, channel_id, user_id, principal, agent_id, session, text, at)
+    SELECT $1, 1 + coalesce(max(number), 0), CAST($2 AS TEXT), $3, $4, $5, $6, $7, CAST($8 AS BIGINT)
+    FROM turnwire.channel_delivery WHERE channel_id = $2
+"""
+_CONVERSATION = "SELECT number, last_at FROM turnwire.channel_conversation WHERE channel_id = $1 AND user_id = $2"
+_SET_CONVERSATION = """
+    INSERT INTO turnwire.channel_conversation (channel_id, user_id, number, last_at) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (channel_id, user_id) DO UPDATE SET number = excluded.number, last_at = excluded.last_at
+"""
+_IS_ANSWERING = """
+    SELECT 1 FROM turnwire.channel_delivery WHERE channel_id = $1 AND user_id = $2 AND answer IS NULL LIMIT 1
+"""
 _MAX_RETRY_SECONDS = 60.0
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A row of the journal: a message and where its answer goes. `session` is the external id of its session."""
+    """An accepted message and where its answer goes. `session` is the external id of its session."""
 
-    number: int
     key: str
     channel_id: str
     user_id: str
@@ -54,10 +67,10 @@ def delivery_key(channel_id: str, user_id: str, message_id: str) -> str:
 
 
 class DeliveryRecords:
-    """The deliveries and conversations in the journal."""
+    """The deliveries and conversations in the store."""
 
-    def __init__(self, journal: Journal, session_timeout: float) -> None:
-        self._journal = journal
+    def __init__(self, tables: ExtensionTables, session_timeout: float) -> None:
+        self._tables = tables
         self._session_timeout_ms = session_timeout * 1000
 
     async def add(
@@ -65,36 +78,34 @@ class DeliveryRecords:
     ) -> tuple[Delivery, bool]:
         """Commit a message with its `user_message` event. Return its row, and False if its key was there already."""
 
-        def insert(connection: sqlite3.Connection) -> tuple[Delivery, bool]:
-            if rows := _select(connection, "key = ?", key):
+        async def insert(connection: SqlConnection) -> tuple[Delivery, bool]:
+            if rows := await _select(connection, "key = $1", key):
                 return rows[0], False
-            session = f"{channel_id}:{user_id}:{self._conversation(connection, channel_id, user_id)}"
-            connection.execute(
-                """INSERT INTO delivery (key, channel_id, user_id, principal, agent_id, session, text, at)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
-                (key, channel_id, user_id, principal, agent_id, session, text, now_ms()),
-            )
-            record_event(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
-            return _select(connection, "key = ?", key)[0], True
+            conversation = await self._conversation(connection, channel_id, user_id)
+            session = f"{channel_id}:{user_id}:{conversation}"
+            await connection.execute(_INSERT, key, channel_id, user_id, principal, agent_id, session, text, now_ms())
+            await record_event(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
+            return (await _select(connection, "key = $1", key))[0], True
 
-        return await self._journal.run(insert, channel_id)
+        return await self._tables.transaction(insert, channel_id)
 
     async def conversation(self, channel_id: str, user_id: str) -> str:
         """Return the external id of the session that this user is in now."""
-        number = await self._journal.run(lambda connection: self._conversation(connection, channel_id, user_id))
+        number = await self._tables.transaction(lambda connection: self._conversation(connection, channel_id, user_id))
         return f"{channel_id}:{user_id}:{number}"
 
     async def new_conversation(self, channel_id: str, user_id: str) -> None:
-        def update(connection: sqlite3.Connection) -> None:
-            number = self._conversation(connection, channel_id, user_id)
-            _set_conversation(connection, channel_id, user_id, number + 1)
+        async def update(connection: SqlConnection) -> None:
+            number = await self._conversation(connection, channel_id, user_id)
+            await connection.execute(_SET_CONVERSATION, channel_id, user_id, number + 1, now_ms())
 
-        await self._journal.run(update, channel_id)
+        await self._tables.transaction(update, channel_id)
 
     async def set_turn(self, delivery: Delivery) -> None:
-        update = "UPDATE delivery SET turn_id = ? WHERE number = ?"
-        values = (delivery.turn_id, delivery.number)
-        await self._journal.run(lambda connection: connection.execute(update, values), delivery.channel_id)
+        query = "UPDATE turnwire.channel_delivery SET turn_id = $1 WHERE key = $2"
+        await self._tables.transaction(
+            lambda connection: connection.execute(query, delivery.turn_id, delivery.key), delivery.channel_id
+        )
 
     async def set_answer(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
         """Keep the answer until it is delivered, with its `agent_response` event, which is published once."""
@@ -105,59 +116,47 @@ class DeliveryRecords:
             "session_id": session_id,
             "agent_id": agent_id,
         }
+        update = "UPDATE turnwire.channel_delivery SET answer = $1 WHERE key = $2 AND answer IS NULL RETURNING key"
+        # The session timeout runs from the answer: it may have taken long.
+        touch = "UPDATE turnwire.channel_conversation SET last_at = $1 WHERE channel_id = $2 AND user_id = $3"
 
-        def write(connection: sqlite3.Connection) -> None:
-            update = "UPDATE delivery SET answer = ? WHERE number = ? AND answer IS NULL RETURNING number"
-            if connection.execute(update, (answer, delivery.number)).fetchall():
-                record_event(connection, "agent_response", payload)
-                # The session timeout runs from the answer: it may have taken long.
-                touch = "UPDATE conversation SET last_at = ? WHERE channel_id = ? AND user_id = ?"
-                connection.execute(touch, (now_ms(), delivery.channel_id, delivery.user_id))
+        async def write(connection: SqlConnection) -> None:
+            if await connection.fetchrow(update, answer, delivery.key) is not None:
+                await record_event(connection, "agent_response", payload)
+                await connection.execute(touch, now_ms(), delivery.channel_id, delivery.user_id)
 
-        await self._journal.run(write, delivery.channel_id)
+        await self._tables.transaction(write, delivery.channel_id)
 
     async def set_delivered(self, delivery: Delivery) -> None:
-        """Mark the answer as delivered and remove both texts: they are in the turn's log, which people may delete."""
-        update = "UPDATE delivery SET delivered_at = ?, text = '', answer = '' WHERE number = ?"
-        values = (now_ms(), delivery.number)
-        await self._journal.run(lambda connection: connection.execute(update, values), delivery.channel_id)
+        """Note that the answer is delivered. Both texts are removed: they are in the log, which people may delete."""
+        query = "UPDATE turnwire.channel_delivery SET delivered_at = $1, text = '', answer = '' WHERE key = $2"
+        await self._tables.transaction(
+            lambda connection: connection.execute(query, now_ms(), delivery.key), delivery.channel_id
+        )
 
     async def undelivered(self) -> list[Delivery]:
         """Delete the rows that are too old, and return the undelivered ones in order."""
+        prune = "DELETE FROM turnwire.channel_delivery WHERE coalesce(delivered_at, at) < $1"
 
-        def prune_and_select(connection: sqlite3.Connection) -> list[Delivery]:
-            connection.execute("DELETE FROM delivery WHERE delivered_at < ?", (now_ms() - _KEEP_MS,))
-            connection.execute("DELETE FROM delivery WHERE delivered_at IS NULL AND at < ?", (now_ms() - _KEEP_MS,))
-            return _select(connection, "delivered_at IS NULL ORDER BY number")
+        async def prune_and_select(connection: SqlConnection) -> list[Delivery]:
+            await connection.execute(prune, now_ms() - _KEEP_MS)
+            return await _select(connection, "delivered_at IS NULL ORDER BY channel_id, number")
 
-        return await self._journal.run(prune_and_select)
+        return await self._tables.transaction(prune_and_select)
 
-    def _conversation(self, connection: sqlite3.Connection, channel_id: str, user_id: str) -> int:
+    async def _conversation(self, connection: SqlConnection, channel_id: str, user_id: str) -> int:
         """Return the number of the user's conversation, which is a new one after a long silence."""
-        query = "SELECT number, last_at FROM conversation WHERE channel_id = ? AND user_id = ?"
-        number, last_at = connection.execute(query, (channel_id, user_id)).fetchone() or (1, now_ms())
+        row = await connection.fetchrow(_CONVERSATION, channel_id, user_id)
+        number, last_at = row or (1, now_ms())
         was_silent = 0 < self._session_timeout_ms < now_ms() - last_at
-        if was_silent and not _is_answering(connection, channel_id, user_id):
+        if was_silent and await connection.fetchrow(_IS_ANSWERING, channel_id, user_id) is None:
             number += 1
-        _set_conversation(connection, channel_id, user_id, number)
+        await connection.execute(_SET_CONVERSATION, channel_id, user_id, number, now_ms())
         return number
 
 
-def _is_answering(connection: sqlite3.Connection, channel_id: str, user_id: str) -> bool:
-    query = "SELECT 1 FROM delivery WHERE channel_id = ? AND user_id = ? AND answer IS NULL LIMIT 1"
-    return connection.execute(query, (channel_id, user_id)).fetchone() is not None
-
-
-def _set_conversation(connection: sqlite3.Connection, channel_id: str, user_id: str, number: int) -> None:
-    connection.execute(
-        """INSERT INTO conversation (channel_id, user_id, number, last_at) VALUES (?, ?, ?, ?)
-           ON CONFLICT (channel_id, user_id) DO UPDATE SET number = excluded.number, last_at = excluded.last_at""",
-        (channel_id, user_id, number, now_ms()),
-    )
-
-
-def _select(connection: sqlite3.Connection, where: str, *values: str) -> list[Delivery]:
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM delivery WHERE {where}", values).fetchall()
+async def _select(connection: SqlConnection, where: str, *values: str) -> list[Delivery]:
+    rows = await connection.fetch(f"SELECT {_COLUMNS} FROM turnwire.channel_delivery WHERE {where}", *values)
     return [Delivery(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
 
 
@@ -176,7 +175,7 @@ class Receipt:
     async def answer(self) -> str:
         return await asyncio.shield(self.text)
 
-    def settle(self, text: str) -> None:
+    def complete(self, text: str) -> None:
         if not self.text.done():
             self.text.set_result(text)
 
@@ -304,7 +303,7 @@ class DeliveryQueue:
                 if pending.delivery.turn_id is None:
                     await self._until_stored(lambda pending=pending: self._start(pending))
             except ShuttingDownError as error:
-                # The journal has the message: the next process answers it.
+                # The store has the message: the next process answers it.
                 self._drop(queue, pending, error)
                 continue
             except NoAgentError:
@@ -329,7 +328,7 @@ class DeliveryQueue:
             try:
                 await self._deliver(queue, pending)
             except ShuttingDownError:
-                pass  # The journal has the message: the next process delivers the answer.
+                pass  # The store has the message: the next process delivers the answer.
             except Exception as failure:
                 # The answer is left to the next process.
                 logger.exception("the answer %s could not be delivered", pending.delivery.key)
@@ -340,7 +339,7 @@ class DeliveryQueue:
         self._remove_idle(key, queue)
 
     async def _until_stored(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Call `work` until the store and the journal can be used: the message was promised an answer."""
+        """Call `work` until the store can be used: the message was promised an answer."""
         failures = 0
         while True:
             try:
@@ -378,7 +377,7 @@ class DeliveryQueue:
             text, is_delivered = "", True
         if is_delivered:
             await self._until_stored(lambda: self._records.set_delivered(delivery))
-        pending.receipt.settle(text)
+        pending.receipt.complete(text)
         if not is_delivered:
             await self._retry(pending, stream, text)
 

@@ -14,12 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import Any
 
 from turnwire.core.contracts.agents import Agent
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import NamedLeases, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.run.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, cancel_all
@@ -27,18 +25,13 @@ from turnwire.extensions.channels import ChannelHost
 from turnwire.extensions.context import Context
 from turnwire.extensions.contract import AgentProvider, ChannelProvider, ContextProvider, ToolProvider
 from turnwire.extensions.delivery import DeliveryRecords
+from turnwire.extensions.events import EventBus
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.journal import EventBus, Journal
 from turnwire.extensions.loader import Loader
 from turnwire.extensions.manifest import FoundExtension, Manifest, discover
 from turnwire.extensions.router import ContextAgent, MessageRouter
-from turnwire.extensions.tables import SharedTables
+from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.tools import Tool
-
-if TYPE_CHECKING:
-    # PostgreSQL is an extra.
-    from turnwire.stores.postgres.leases import PostgresLeases
-    from turnwire.stores.postgres.shared_database import SharedDatabase
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -50,20 +43,10 @@ _SAFE_SHARE = 0.8
 """The share of a lease after which a process that cannot renew it stops its extensions, before others start them."""
 
 
-class SharedHome(Struct, frozen=True):
-    """The database in which the extensions of all processes keep their records, and the leases of this process."""
-
-    database: "SharedDatabase"
-    leases: "PostgresLeases"
-
-    def tables(self, owner: str | None = None) -> SharedTables:
-        return SharedTables(self.database, self.leases, owner)
-
-
 class ExtensionLeases:
     """Claims and renews the leases that `wanted` names. `changed` is set when `held` changes."""
 
-    def __init__(self, leases: "PostgresLeases", wanted: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, leases: NamedLeases, wanted: Callable[[], Sequence[str]]) -> None:
         self.held: frozenset[str] = frozenset()
         self.changed = asyncio.Event()
         self.interval = leases.seconds / _RENEWALS
@@ -116,11 +99,11 @@ class ExtensionLeases:
 
 
 class Kernel:
-    """The extensions of one server. `data` holds a folder for each of them and, if `keeps`, the journal.
+    """The extensions of one server. `data` holds a folder for each of them; their deliveries are in the store.
 
-    Without `keeps` the journal is in memory, and no delivery outlives the process. With `shared` it is in a database
-    that other processes use too. Without `leads` this process leaves channels, services and subscribers to those. With
-    `allowed`, extensions of the user's own folder and of packages run only if their id is in it.
+    `lease` is the time in seconds after which another process of a shared store takes over the extensions of this one.
+    Without `leads` this process leaves channels, services and subscribers to others. With `allowed`, extensions of the
+    user's own folder and of packages run only if their id is in it.
     """
 
     def __init__(
@@ -130,26 +113,26 @@ class Kernel:
         folders: Sequence[Path],
         data: Path,
         *,
-        keeps: bool = True,
         limits: KernelLimits | None = None,
         allowed: Collection[str] | None = None,
-        shared: SharedHome | None = None,
+        lease: float = 10,
         leads: bool = True,
     ) -> None:
+        self._store = store
         self._leads = leads
         self._folders = folders
         self._allowed = allowed
         self._data = data / "extensions"
         self._limits = limits or KernelLimits()
         self._attached: list[ExtensionHost] = []
-        self._shared = shared
-        self._leases = None if shared is None else ExtensionLeases(shared.leases, self._wanted_leases)
+        self._named_leases = leases = store.leases(lease)
+        self._leases = None if leases is None else ExtensionLeases(leases, self._wanted_leases)
         self._channels: dict[str, ChannelHost] = {}
-        self._tables: list[SharedTables] = []
         self._moving: asyncio.Task[None] | None = None
-        self._journal = Journal(data if keeps else None, None if shared is None else shared.tables())
-        self.bus = EventBus(self._journal, self._limits)
-        deliveries = DeliveryRecords(self._journal, self._limits.session_timeout)
+        tables = ExtensionTables(store, leases)
+        self._tables = [tables]
+        self.bus = EventBus(tables, self._limits)
+        deliveries = DeliveryRecords(tables, self._limits.session_timeout)
         self.router = MessageRouter(store, runner, deliveries, self.bus, self._limits)
         self.loader = Loader(self._limits, self._may_run)
         self.tools: dict[str, Tool] = {}
@@ -171,9 +154,9 @@ class Kernel:
     async def load(self, agents: dict[str, Agent], as_agent: Callable[[Any], Agent], offer_tools: OfferTools) -> None:
         """Import and initialize the extensions, and add their agents, tools and context.
 
-        Raises StoreUnusableError if the journal cannot be opened. An extension that fails raises nothing.
+        Raises StoreError if the tables cannot be created. An extension that fails raises nothing.
         """
-        await self._journal.open()
+        await self._store.create_tables(TABLES)
         await self.bus.prune()
         await asyncio.to_thread(self._discover_and_import)
         await self.loader.initialize_all(self._context)
@@ -282,9 +265,6 @@ class Kernel:
     async def close(self) -> None:
         """Deliver finished answers, then stop the extensions. Comes after the turns were drained."""
         async with AsyncExitStack() as stack:
-            if self._shared is not None:
-                stack.push_async_callback(asyncio.to_thread, self._shared.database.close)
-            stack.push_async_callback(self._journal.close)
             for tables in self._tables:
                 stack.push_async_callback(tables.close)
             if self._leases is not None:
@@ -319,11 +299,10 @@ class Kernel:
                 is_streaming=host.config.get("streaming_enabled", True) is not False,
                 timeout=self._limits.channel_timeout,
             )
-            if self._shared is None:
+            if self._leases is None:
                 self.router.channels[host.id] = self._channels[host.id]
-        tables = None if self._shared is None else self._shared.tables(host.id)
-        if tables is not None:
-            self._tables.append(tables)
+        tables = ExtensionTables(self._store, self._named_leases, host.id)
+        self._tables.append(tables)
         return Context(host, self.router, self.bus, self._data / host.id, tables)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:

@@ -42,7 +42,7 @@ from turnwire.extensions.delivery import (
     Receipt,
     delivery_key,
 )
-from turnwire.extensions.journal import EventBus
+from turnwire.extensions.events import EventBus
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -78,7 +78,7 @@ class MessageRouter:
         agent_id: str | None = None,
         attachments: Sequence[Blob] = (),
     ) -> Receipt:
-        """Commit the message to the journal and queue its turn. A blank message is answered with a blank text.
+        """Commit the message and queue its turn. A blank message is answered with a blank text.
 
         Raises LookupError for a channel that is not registered, StoreError, and ShuttingDownError.
         """
@@ -208,7 +208,7 @@ class MessageRouter:
             key, channel_id, user_id, principal=principal, agent_id=agent_id, text=text
         )
         if channel_id not in self.channels:
-            raise ShuttingDownError  # The journal has the message: the process that runs the channel answers it.
+            raise ShuttingDownError  # The store has the message: the process that runs the channel answers it.
         self._undelivered.pop(key, None)
         self._bus.wake()
         if delivery.delivered_at is not None:

@@ -4,10 +4,12 @@
 process would.
 """
 
+import sqlite3
 import time
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +27,7 @@ from turnwire.core.contracts.stores import (
     NewTurn,
     Notice,
     Seal,
+    SqlConnection,
     TurnFilter,
     Worker,
 )
@@ -60,7 +63,9 @@ from turnwire.stores.rules import (
     read_with_epoch,
     without_attachments,
 )
+from turnwire.stores.sqlite.tables import SqliteTables, run_at_once
 
+T = TypeVar("T")
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MAX_WHOLE_LOGS = 256
 _COMMIT_INTERVAL = 0.001
@@ -120,6 +125,8 @@ class MemoryTables(Struct):
     """By kind and key."""
     blobs: dict[str, dict[str, StoredBlob]] = field(default_factory=dict[str, "dict[str, StoredBlob]"])
     """By session and digest."""
+    plugins: sqlite3.Connection = field(default_factory=lambda: sqlite3.connect(":memory:", check_same_thread=False))
+    """The tables of plugins."""
     # Indexes
     turn_names: dict[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
     """The ids of turns by principal, "key" or "id", and idempotency key or external id."""
@@ -702,6 +709,17 @@ class MemoryMaintenance:
         tables.sessions[session.id] = replace(session, turn_count=session.turn_count - 1)
 
 
+class MemoryPluginTables(SqliteTables):
+    """The `TableStore` of the memory store."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def transaction(self, work: Callable[[SqlConnection], Awaitable[T]]) -> T:
+        with self._connection:
+            return run_at_once(work, self._connection)
+
+
 class MemoryStore:
     """A `Store` of one process, made of the parts above."""
 
@@ -787,6 +805,10 @@ class MemoryStore:
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss
+        plugins = MemoryPluginTables(tables.plugins)
+        self.create_tables = plugins.create_tables
+        self.transaction = plugins.transaction
+        self.leases = plugins.leases
 
     def may_be_watched_elsewhere(self, turn_id: str) -> bool:
         return False

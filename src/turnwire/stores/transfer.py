@@ -41,6 +41,15 @@ class TokensSpent(Struct, frozen=True):
     tokens: int
 
 
+class PluginTable(Struct, frozen=True, kw_only=True):
+    """A table of a plugin (see `TableStore`), with the statement that creates it and its rows."""
+
+    name: str
+    statement: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
 class TransferSource(Protocol):
     async def count_turns(self) -> int: ...
     async def sessions_after(self, session_id: str, limit: int) -> list[Session]: ...
@@ -49,6 +58,7 @@ class TransferSource(Protocol):
         """Return turns with their numbers, in the order of acceptance."""
         ...
 
+    async def plugin_tables(self) -> list[PluginTable]: ...
     async def annotations(self) -> list[Annotation]: ...
     async def spent(self) -> list[TokensSpent]: ...
     async def list_keys(self) -> list[ApiKey]: ...
@@ -59,6 +69,10 @@ class TransferTarget(Protocol):
     async def take_sessions(self, sessions: Sequence[Session]) -> None: ...
     async def take_blob(self, session_id: str, blob: Blob) -> None: ...
     async def take_turns(self, turns: Sequence[MovingTurn]) -> None: ...
+    async def take_plugin_table(self, table: PluginTable) -> int:
+        """Insert the rows that are missing, and return their number."""
+        ...
+
     async def take_annotations(self, annotations: Sequence[Annotation]) -> None: ...
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None: ...
     async def take_keys(self, keys: Sequence[ApiKey]) -> None: ...
@@ -70,6 +84,7 @@ class TransferTarget(Protocol):
 class Moved(Struct):
     turns: int = 0
     there_before: int = 0
+    plugin_rows: int = 0
 
 
 async def move(source: TransferSource, target: TransferTarget, report: Callable[[Moved], None]) -> Moved:
@@ -96,6 +111,8 @@ async def move(source: TransferSource, target: TransferTarget, report: Callable[
         moved.turns += len(turns)
         moved.there_before += len(batch) - len(turns)
         report(moved)
+    for table in await source.plugin_tables():
+        moved.plugin_rows += await target.take_plugin_table(table)
     await target.take_annotations(await source.annotations())
     # Keys come last, so that no client can use the target before it is complete.
     await target.take_spent(await source.spent())

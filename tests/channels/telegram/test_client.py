@@ -73,7 +73,7 @@ async def test_token_is_in_no_log_error_or_file(world: World, caplog: pytest.Log
     assert "/bot<token>/sendMessage" in output
     assert TOKEN not in output
     assert all(error.__cause__ is None for error in errors)
-    assert TOKEN not in (world.folder / "telegram.db").read_bytes().decode("latin-1")
+    assert TOKEN not in world.stored_text()
 
 
 async def test_log_filters_are_removed_with_the_client(clock: Clock) -> None:

@@ -339,7 +339,7 @@ async def test_full_messages_are_not_edited_when_the_answer_is_complete(world: W
     assert [call.params["message_id"] for call in world.api.made("editMessageText")] == [104]
 
 
-@pytest.mark.parametrize("method", ["begin", "answer", "parts", "set_part", "settle"])
+@pytest.mark.parametrize("method", ["begin", "answer", "parts", "set_part", "set_state"])
 async def test_failure_of_the_records_delays_the_answer(world: World, method: str) -> None:
     await world.start()
     opened = world.channel._open
@@ -391,14 +391,6 @@ async def test_process_that_lost_the_channel_edits_nothing(world: World, caplog:
     await asyncio.wait(opened.answers.background.tasks, timeout=world.api.patience)
     assert world.api.made("editMessageText") == []
     assert "Traceback" not in caplog.text
-
-
-async def test_failing_records_are_an_error_of_the_store(world: World) -> None:
-    await world.start()
-    opened = world.channel._open
-    assert opened is not None
-    with pytest.raises(StoreError, match="no such table: nowhere"):
-        await opened._records._do(lambda db: db.execute("DELETE FROM nowhere"))
 
 
 async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:

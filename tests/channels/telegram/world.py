@@ -13,6 +13,8 @@ from turnwire.channels.telegram.client import Clock
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.files import Blob
 from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep, Subscriber, Topic
+from turnwire.extensions.tables import ExtensionTables
+from turnwire.stores.memory import MemoryStore, MemoryTables
 
 ADA, BOB, STRANGER = 7, 8, 666
 GROUP = -1001234567890
@@ -36,10 +38,10 @@ class Kernel:
     """
 
     extension_id = "telegram"
-    shared_tables = None
+    data_folder = Path("unused")
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
-        self.data_folder = folder
+    def __init__(self, kept: MemoryTables, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
+        self.tables = ExtensionTables(MemoryStore(kept))
         self.config = config
         self.logger = logging.getLogger("turnwire.extensions.telegram")
         self.agent = agent
@@ -239,22 +241,22 @@ class Kernel:
 
 
 class World:
-    def __init__(self, folder: Path, api: BotApi, clock: Clock) -> None:
-        self.folder = folder
+    def __init__(self, api: BotApi, clock: Clock) -> None:
+        self.kept = MemoryTables()
         self.api = api
         self.clock = clock
         self.config: dict[str, Any] = {"api_url": api.url, "allowed_users": [ADA, BOB], "polling_timeout": 30}
         self.secrets = {"TELEGRAM_BOT_TOKEN": TOKEN}
         self.agent: Agent = echo
-        self.kernel = Kernel(folder, {}, {}, echo)
+        self.kernel = Kernel(self.kept, {}, {}, echo)
         self.channel = TelegramChannel(clock)
         self._service: asyncio.Task[None] | None = None
 
     async def start(self, **config: Any) -> None:
-        """A new process: nothing is left of an earlier one but its folder, and what its kernel has kept."""
+        """A new process: nothing is left of an earlier one but its tables, and what its kernel has kept."""
         self.config |= config
         old = self.kernel
-        self.kernel = Kernel(self.folder, self.config, self.secrets, self.agent)
+        self.kernel = Kernel(self.kept, self.config, self.secrets, self.agent)
         self.kernel.answers, self.kernel.delivered = old.answers, old.delivered
         self.channel = self.kernel.channel = TelegramChannel(self.clock)
         await self.channel.initialize(self.kernel)
@@ -286,6 +288,10 @@ class World:
                 await asyncio.wait(working, timeout=self.api.patience)
                 # What has ended leaves its set in a callback.
                 await asyncio.sleep(0)
+
+    def stored_text(self) -> str:
+        """Return all that the channel keeps in its tables."""
+        return "\n".join(self.kept.plugins.iterdump())
 
     async def health(self) -> tuple[str, str]:
         health = await self.channel.health_check()

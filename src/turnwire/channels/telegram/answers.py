@@ -214,9 +214,9 @@ class AnswerPoster:
             await posting.deliver(_contents(answer))
         except TelegramError as error:
             self._sender.logger.warning("the answer to %s cannot be delivered: %s", answer.user_id, error)
-            await records.settle(answer, "refused")
+            await records.set_state(answer, "refused")
         else:
-            await records.settle(answer, "delivered")
+            await records.set_state(answer, "delivered")
 
 
 def _contents(answer: Answer) -> list[Content]:

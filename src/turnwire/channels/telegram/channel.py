@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any, ClassVar
 
 from turnwire.channels.telegram.access import Access
@@ -62,11 +61,9 @@ class TelegramChannel(StreamingChannel):
     async def start(self) -> None:
         if self._problem() is not None:
             return
-        context = self.context
-        # Creating a folder and reading the trusted certificates block.
-        folder = await asyncio.to_thread(lambda: context.data_folder)
+        # Reading the trusted certificates blocks.
         api = await asyncio.to_thread(BotApi, self._token, self._config.api_url, self._clock)
-        self._open = _OpenChannel(context, self._config, api, folder, self._clock)
+        self._open = _OpenChannel(self.context, self._config, api, self._clock)
         await self._open.start()
 
     async def run_background(self) -> None:
@@ -158,13 +155,11 @@ class TelegramChannel(StreamingChannel):
 class _OpenChannel:
     """The parts of the channel that live from `start` to `stop`."""
 
-    def __init__(
-        self, context: ExtensionContext, config: TelegramConfig, api: BotApi, folder: Path, clock: Clock
-    ) -> None:
+    def __init__(self, context: ExtensionContext, config: TelegramConfig, api: BotApi, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._api = api
-        self._records = Records(folder / "telegram.db", context.shared_tables)
+        self._records = Records(context.tables)
         sender = Sender(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
         self._receiver_health = ReceiverHealth(clock)
         self.access = Access(config, self._records, clock, context.logger)
@@ -185,7 +180,6 @@ class _OpenChannel:
         await self.dispatcher.background.close(_STOP_SECONDS)
         await self.answers.background.close(_STOP_SECONDS)
         await self._api.close()
-        await self._records.close()
 
     def health(self) -> Health:
         if not self.access.has_users:
@@ -199,7 +193,6 @@ class _OpenChannel:
     async def receive(self, secret: str) -> None:
         """Receive updates until the task is cancelled."""
         await self._introduce()
-        await self.dispatcher.handle_inbox()
         handle, health, config = self.dispatcher.handle, self._receiver_health, self._config
         if config.webhook_url is None:
             await UpdatePoller(self._api, health, self._clock, config.polling_timeout).run(handle)

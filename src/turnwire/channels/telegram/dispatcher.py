@@ -68,11 +68,6 @@ class UpdateDispatcher:
                     await self._handle(update)
                     await self._sender.records.set_handled(update["update_id"])
 
-    async def handle_inbox(self) -> None:
-        """Handle the updates that an older version has left in its records."""
-        await self.handle(await self._sender.records.inbox())
-        await self._sender.records.drop_inbox()
-
     async def _handle(self, body: dict[str, Any]) -> None:
         assert self.bot is not None
         update = read_update(body, self.bot)
@@ -234,7 +229,7 @@ class UpdateDispatcher:
         answer_id = f"ask-{name}"
         if await self._sender.records.answer(answer_id) is not None:
             return
-        await self._sender.records.set_ask(answer_id, msgspec.json.encode([ask.turn_id, ask.call_id]))
+        await self._sender.records.set_ask(answer_id, msgspec.json.encode([ask.turn_id, ask.call_id]).decode())
         choice = [
             {"text": "✅ Approve", "callback_data": f"yes:{answer_id}"},
             {"text": "🚫 Deny", "callback_data": f"no:{answer_id}"},

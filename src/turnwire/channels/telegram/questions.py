@@ -97,7 +97,7 @@ class QuestionForms:
         if await self._records.answer(field.answer_id) is not None:
             return
         form = field.form()
-        await self._records.set_ask(field.answer_id, msgspec.json.encode(field))
+        await self._records.set_ask(field.answer_id, msgspec.json.encode(field).decode())
         buttons = msgspec.json.encode(_keyboard(form, field.answer_id)).decode()
         await self._answers.notify(user_id, _text(field, form), answer_id=field.answer_id, buttons=buttons)
 

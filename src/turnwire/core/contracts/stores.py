@@ -3,8 +3,8 @@
 A store that cannot keep a promise made here needs a smaller interface, not an exception.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -188,6 +188,7 @@ class Seal(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 Refusal = StoreError | TurnEndedError
 Settle = Callable[[int, Refusal | None], None]
+T = TypeVar("T")
 Wake = Callable[[Sequence[LoggedEvent]], None]
 
 
@@ -615,7 +616,78 @@ class Outbox(Protocol):
         ...
 
 
-class Store(LogStore, TurnStore, ClaimStore, SessionStore, BlobStore, KeyStore, AnnotationStore, Outbox, Protocol):
+class SqlConnection(Protocol):
+    """A connection inside a transaction. `$1` stands for the first value; a row is a tuple."""
+
+    async def fetch(self, query: str, *values: object) -> list[Any]: ...
+    async def fetchrow(self, query: str, *values: object) -> Any: ...
+    async def fetchval(self, query: str, *values: object) -> Any: ...
+    async def execute(self, query: str, *values: object) -> object: ...
+
+
+class NamedLeases(Protocol):
+    """Named leases: at most one process holds a lease, until it releases the lease or does not renew it in time."""
+
+    @property
+    def seconds(self) -> float:
+        """The time after which a lease that was not claimed again lapses."""
+        ...
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """The epoch of each lease that this process holds, as far as it knows. It grows with every holder."""
+        ...
+
+    async def claim(self, names: Sequence[str]) -> set[str]:
+        """Claim or renew leases. Return those that this process has now. Raises StoreError."""
+        ...
+
+    async def release(self, names: Sequence[str]) -> None:
+        """Give leases up, so that another process need not wait. Raises StoreError."""
+        ...
+
+    async def check(self, connection: SqlConnection, name: str, epoch: int) -> None:
+        """Hold the lease until the transaction ends. Raises ShuttingDownError if another process has taken it over."""
+        ...
+
+
+class TableStore(Protocol):
+    """Tables of plugins in the store's database.
+
+    Tables are in the schema `turnwire`, as in `turnwire.telegram_answers`, and their names begin with the plugin's. The
+    statements are the same for every database, so they use what PostgreSQL and SQLite both understand: the types TEXT,
+    BIGINT and DOUBLE PRECISION, `ON CONFLICT` and `RETURNING`.
+    """
+
+    async def create_tables(self, statements: Sequence[str]) -> None:
+        """Run `CREATE … IF NOT EXISTS` statements, one process at a time. Raises StoreError."""
+        ...
+
+    async def transaction(self, work: Callable[[SqlConnection], Awaitable[T]]) -> T:
+        """Return the result of `work(connection)`: all that it writes is committed, or nothing if it raises.
+
+        It is called again if the connection is lost, so it must be safe to repeat, and it awaits the connection alone.
+        Raises StoreError, and what `work` raises.
+        """
+        ...
+
+    def leases(self, seconds: float) -> NamedLeases | None:
+        """Return the named leases of this process, or None if no other process uses the store."""
+        ...
+
+
+class Store(
+    LogStore,
+    TurnStore,
+    ClaimStore,
+    SessionStore,
+    BlobStore,
+    KeyStore,
+    AnnotationStore,
+    Outbox,
+    TableStore,
+    Protocol,
+):
     """The union of all store interfaces: one database, so that a turn and its session change in one step."""
 
     @property

@@ -269,8 +269,8 @@ TABLES = """
     );
     ALTER TABLE turnwire.passage_vector ALTER COLUMN vector SET STORAGE EXTERNAL;
 
-    -- Which process runs an extension. The epoch grows with every holder.
-    CREATE TABLE turnwire.extension_lease (
+    -- Named leases, such as those of extensions. The epoch grows with every holder.
+    CREATE TABLE turnwire.lease (
         name text COLLATE "C" PRIMARY KEY,
         holder text NOT NULL,
         epoch bigint NOT NULL,
@@ -279,48 +279,6 @@ TABLES = """
     CREATE TABLE turnwire.secret (
         name text COLLATE "C" PRIMARY KEY,
         value bytea NOT NULL
-    );
-
-    -- The journal of the extensions, with the names of `extensions.db`: published events, the cursors of those who
-    -- have subscribed, the conversations of channels, and accepted messages until their answers are delivered.
-    CREATE TABLE turnwire.told (id bigserial PRIMARY KEY, at bigint, topic text, payload text);
-    CREATE TABLE turnwire.listener (name text PRIMARY KEY, topic text, told bigint);
-    CREATE TABLE turnwire.conversation (
-        channel_id text, user_id text, number bigint, last_at bigint, PRIMARY KEY (channel_id, user_id)
-    );
-    CREATE TABLE turnwire.delivery (
-        number bigserial PRIMARY KEY,
-        key text UNIQUE,
-        channel_id text,
-        user_id text,
-        principal text,
-        agent_id text,
-        session text,
-        text text,
-        at bigint,
-        turn_id text,
-        answer text,
-        delivered_at bigint
-    );
-    CREATE INDEX delivery_undelivered ON turnwire.delivery (number) WHERE delivered_at IS NULL;
-
-    -- The records of the Telegram channel, as in `telegram.db`.
-    CREATE TABLE turnwire.telegram_notes (name text PRIMARY KEY, value text NOT NULL);
-    CREATE TABLE turnwire.telegram_updates (update_id bigint PRIMARY KEY, at double precision NOT NULL);
-    CREATE TABLE turnwire.telegram_answers (
-        answer_id text PRIMARY KEY, user_id text NOT NULL, state text NOT NULL, text text, stopped integer NOT NULL,
-        reply_to bigint, buttons text, at double precision NOT NULL
-    );
-    CREATE TABLE turnwire.telegram_parts (
-        answer_id text NOT NULL, number integer NOT NULL, message_id bigint, sent_after bigint, shown text,
-        PRIMARY KEY (answer_id, number)
-    );
-    CREATE TABLE turnwire.telegram_asks (
-        answer_id text PRIMARY KEY, body bytea NOT NULL, at double precision NOT NULL
-    );
-    CREATE TABLE turnwire.telegram_floods (chat_id bigint PRIMARY KEY, until double precision NOT NULL);
-    CREATE TABLE turnwire.telegram_paired (
-        user_id bigint PRIMARY KEY, name text NOT NULL, at double precision NOT NULL
     );
 """
 MIGRATIONS: tuple[str, ...] = ()

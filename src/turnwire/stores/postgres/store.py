@@ -6,11 +6,13 @@ from turnwire.stores.postgres.admission import PostgresAdmission
 from turnwire.stores.postgres.blobs import PostgresBlobs
 from turnwire.stores.postgres.claims import PostgresClaims
 from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections
+from turnwire.stores.postgres.leases import PostgresLeases
 from turnwire.stores.postgres.maintenance import PostgresMaintenance
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.queries import PostgresQueries
 from turnwire.stores.postgres.registry import PostgresAnnotations, PostgresRegistry
 from turnwire.stores.postgres.schema import open_database
+from turnwire.stores.postgres.tables import PostgresTables
 from turnwire.stores.postgres.writer import PostgresWriter
 
 _COMMIT_INTERVAL = 0.005
@@ -108,6 +110,12 @@ class PostgresStore:
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss
+        tables = PostgresTables(pool)
+        self.create_tables = tables.create_tables
+        self.transaction = tables.transaction
+
+    def leases(self, seconds: float) -> PostgresLeases:
+        return PostgresLeases(self._leases, seconds)
 
     async def open(self) -> None:
         for connections in (self._following, self._leases, self.connections):

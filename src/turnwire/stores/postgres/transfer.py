@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from turnwire.core.contracts.stores import Annotation, ApiKey, Wake, Worker
+from turnwire.core.contracts.stores import Annotation, ApiKey, SqlConnection, Wake, Worker
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.core.log.files import Blob
@@ -22,7 +22,7 @@ from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.shared_database import SharedDatabase
 from turnwire.stores.postgres.store import PostgresStore
 from turnwire.stores.rules import Watchers, without_attachments
-from turnwire.stores.transfer import MovingTurn, TokensSpent
+from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
 
 _WHOLE_LOG = 2**30
 _NO_LIMIT = 2**62
@@ -96,7 +96,7 @@ class PostgresArchive:
 
     def list_extensions(self) -> list[tuple[str, str]]:
         """Return the extensions that run, and the process of each."""
-        query = f"SELECT name, holder FROM turnwire.extension_lease WHERE lease_until > {NOW} ORDER BY name"
+        query = f"SELECT name, holder FROM turnwire.lease WHERE lease_until > {NOW} ORDER BY name"
         return [(name, holder) for name, holder in self._fetch(query, None)]
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
@@ -170,6 +170,19 @@ class PostgresImport:
                     await _take(connection, turn, self._seal_key)
 
         await self._connections.run(call)
+
+    async def take_plugin_table(self, table: PluginTable) -> int:
+        name = f"turnwire.{table.name}"
+        values = ", ".join(f"${number}" for number in range(1, len(table.columns) + 1))
+        insert = f"INSERT INTO {name} ({', '.join(table.columns)}) VALUES ({values}) ON CONFLICT DO NOTHING RETURNING 1"
+
+        async def take(connection: SqlConnection) -> int:
+            return sum([len(await connection.fetch(insert, *row)) for row in table.rows])
+
+        # SQLite keeps the statement without `IF NOT EXISTS` and the schema.
+        body = table.statement.partition("(")[2]
+        await self._store.create_tables([f"CREATE TABLE IF NOT EXISTS {name} ({body}"])
+        return await self._store.transaction(take)
 
     async def take_annotations(self, annotations: Sequence[Annotation]) -> None:
         for annotation in annotations:

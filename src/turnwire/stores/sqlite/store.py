@@ -17,6 +17,7 @@ from turnwire.stores.sqlite.maintenance import SqliteMaintenance
 from turnwire.stores.sqlite.queries import SqliteQueries
 from turnwire.stores.sqlite.registry import SqliteAnnotations, SqliteRegistry
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader, open_writer
+from turnwire.stores.sqlite.tables import SqliteTables
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _READERS = 2
@@ -114,6 +115,10 @@ class SqliteStore:
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss
+        tables = SqliteTables(writer)
+        self.create_tables = tables.create_tables
+        self.transaction = tables.transaction
+        self.leases = tables.leases
 
     def may_be_watched_elsewhere(self, turn_id: str) -> bool:
         return False

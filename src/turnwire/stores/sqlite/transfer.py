@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -33,9 +34,9 @@ from turnwire.stores.sqlite.rows import (
     turn_from,
     with_position,
 )
-from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader
+from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS, TABLES, explain, open_reader
 from turnwire.stores.sqlite.store import SqliteStore
-from turnwire.stores.transfer import MovingTurn, TokensSpent
+from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
 
 # Reading along
 
@@ -257,6 +258,9 @@ class SqliteExport:
             ]
         )
 
+    async def plugin_tables(self) -> list[PluginTable]:
+        return await self._readers.run(_plugin_tables)
+
     async def annotations(self) -> list[Annotation]:
         query = f"SELECT {ANNOTATION_COLUMNS} FROM annotation"
         rows = await self._readers.run(lambda connection: connection.execute(query).fetchall())
@@ -269,6 +273,19 @@ class SqliteExport:
 
     async def list_keys(self) -> list[ApiKey]:
         return await self._store.list_keys()
+
+
+def _plugin_tables(connection: sqlite3.Connection) -> list[PluginTable]:
+    """Return the tables that are neither the store's nor SQLite's own."""
+    own = re.findall(r"CREATE TABLE (\w+)", " ".join((TABLES, *MIGRATIONS)))
+    query = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    tables: list[PluginTable] = []
+    for name, statement in connection.execute(query).fetchall():
+        if name not in own:
+            rows = connection.execute(f"SELECT * FROM {name}")
+            columns = [column[0] for column in rows.description]
+            tables.append(PluginTable(name=name, statement=statement, columns=columns, rows=rows.fetchall()))
+    return tables
 
 
 def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
