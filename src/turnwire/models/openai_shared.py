@@ -1,4 +1,4 @@
-"""What the Chat Completions and the Responses API share: parts of requests, and the end of an answer.
+"""Parts of requests and of answers that the Chat Completions and the Responses API have in common.
 
 Texts are cleaned, because a lone surrogate would make the whole request unsendable.
 """
