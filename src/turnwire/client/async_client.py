@@ -1,9 +1,9 @@
 """The client for async programs: it starts turns, reads them across lost connections, and calls the other routes."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -32,6 +32,7 @@ from turnwire.core.contracts.wires import Gap, Reset
 from turnwire.core.log.events import Event
 from turnwire.core.log.turns import TurnState
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -222,6 +223,19 @@ class AsyncClient:
             ) from error
 
 
+def _of_turn(
+    method: Callable[Concatenate[AsyncClient, str, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["AsyncTurnHandle", P], Coroutine[Any, Any, T]]:
+    """Return a method of a turn that calls one of the client with the turn's id."""
+
+    async def call(self: "AsyncTurnHandle", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await method(self.client, self.id, *args, **kwargs)
+
+    # Not `wraps`: the signature of the method has the turn's id.
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
 class AsyncTurnHandle:
     """One turn. It remembers which events were read, so that reading again continues; one reader at a time."""
 
@@ -236,7 +250,7 @@ class AsyncTurnHandle:
         body: dict[str, Any] | None = None,
         idempotency_key: str = "",
     ) -> None:
-        self._client = client
+        self.client = client
         self._link = link
         self._turn_id = turn_id
         self._session_id = session_id
@@ -348,36 +362,12 @@ class AsyncTurnHandle:
                 pass
         return (await self.snapshot()).state
 
-    async def snapshot(self) -> TurnSnapshot:
-        return await self._client.snapshot(self.id)
-
-    async def cancel(self) -> TurnSnapshot:
-        """Stop the turn, and return when it has stopped."""
-        return await self._client.cancel(self.id)
-
-    async def decide(
-        self,
-        call_id: str,
-        *,
-        approved: bool,
-        reason: str | None = None,
-        args: dict[str, Any] | None = None,
-        edited_args: dict[str, Any] | None = None,
-    ) -> TurnSnapshot:
-        """Approve or refuse a tool call that the turn waits for: see `AsyncClient.decide`."""
-        return await self._client.decide(
-            self.id, call_id, approved=approved, reason=reason, args=args, edited_args=edited_args
-        )
-
-    async def reply(
-        self, question_id: str, value: Any = None, *, declined: bool = False, reason: str | None = None
-    ) -> TurnSnapshot:
-        """Answer a question that the turn waits for, or decline to answer it."""
-        return await self._client.reply(self.id, question_id, value, declined=declined, reason=reason)
-
-    async def send_tool_result(self, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
-        """Send the result of a tool that this program has run for the turn."""
-        return await self._client.send_tool_result(self.id, call_id, output, is_error=is_error)
+    snapshot = _of_turn(AsyncClient.snapshot)
+    cancel = _of_turn(AsyncClient.cancel)
+    decide = _of_turn(AsyncClient.decide)
+    reply = _of_turn(AsyncClient.reply)
+    send_tool_result = _of_turn(AsyncClient.send_tool_result)
+    fork = _of_turn(AsyncClient.fork)
 
     async def steer(self, message: str, **options: Unpack[MessageOptions]) -> "AsyncTurnHandle":
         """Put a message into the running turn, and return the message's own turn.
@@ -386,28 +376,7 @@ class AsyncTurnHandle:
         """
         options.setdefault("on_busy", "steer")
         session_id = self._session_id or (await self.snapshot()).session_id
-        return await self._client.enqueue(session_id, message, **options)
-
-    async def fork(
-        self,
-        position: int,
-        *,
-        message: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        on_busy: OnBusy | None = None,
-        idempotency_key: str | None = None,
-    ) -> "AsyncTurnHandle":
-        """Start a turn that shares the log of this one up to a position."""
-        return await self._client.fork(
-            self.id,
-            position,
-            message=message,
-            agent=agent,
-            model=model,
-            on_busy=on_busy,
-            idempotency_key=idempotency_key,
-        )
+        return await self.client.enqueue(session_id, message, **options)
 
     async def close(self) -> None:
         """Close the stream that `start` has opened, if its events are not read. The turn goes on."""

@@ -7,26 +7,14 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError
-from typing import Any, Self, TypeVar, Unpack
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from turnwire.client.async_client import AsyncClient, AsyncTurnHandle
-from turnwire.client.values import (
-    DEFAULT_URL,
-    MessageOptions,
-    ReconnectLimits,
-    ServerAddress,
-    SessionPage,
-    SessionSummary,
-    SessionTurns,
-    TurnSnapshot,
-    TurnSummary,
-    TurnUpdate,
-)
-from turnwire.core.contracts.stores import OnBusy
-from turnwire.core.contracts.wires import Gap, Reset
-from turnwire.core.log.events import Event
-from turnwire.core.log.turns import TurnState
+from turnwire.client.values import DEFAULT_URL, ReconnectLimits, ServerAddress
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -95,7 +83,47 @@ class LoopThread:
         await self._loop.shutdown_asyncgens()
 
 
-class Client:
+class _Blocking(Generic[A]):
+    """An object whose methods run those of an async object on a thread's loop, and wait for their results."""
+
+    def __init__(self, thread: LoopThread, target: A) -> None:
+        self.thread = thread
+        self.target = target
+
+
+def _wait(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking[A], P], T]:
+    """Return a method that waits for the result of an async one."""
+
+    @wraps(method)
+    def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.thread.run(method(self.target, *args, **kwargs))
+
+    return call
+
+
+def _wait_for_turn(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, AsyncTurnHandle]],
+) -> Callable[Concatenate[_Blocking[A], P], "TurnHandle"]:
+    """Return a method that waits for the turn of an async one."""
+
+    @wraps(method)
+    def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> "TurnHandle":
+        return TurnHandle(self.thread, self.thread.run(method(self.target, *args, **kwargs)))
+
+    return call
+
+
+def _iterate(method: Callable[[A], AsyncGenerator[T]]) -> Callable[[_Blocking[A]], Generator[T]]:
+    """Return a method that waits for each value of an async generator."""
+
+    @wraps(method)
+    def call(self: _Blocking[A], /) -> Generator[T]:
+        return self.thread.iterate(method(self.target))
+
+    return call
+
+
+class Client(_Blocking[AsyncClient]):
     """A client of one server: the methods of `AsyncClient`, which block until they have their result."""
 
     def __init__(
@@ -106,128 +134,35 @@ class Client:
         timeout: float = 30,
         limits: ReconnectLimits | None = None,
     ) -> None:
-        self._client = AsyncClient(server, key=key, timeout=timeout, limits=limits)
-        self._thread = LoopThread()
+        super().__init__(LoopThread(), AsyncClient(server, key=key, timeout=timeout, limits=limits))
 
     @property
     def name(self) -> str:
         """Return the name of the server for a person to read."""
-        return self._client.name
+        return self.target.name
 
-    def start(self, message: str, **options: Unpack[MessageOptions]) -> "TurnHandle":
-        """Start a turn, and return when the server has accepted it. Retries start no second turn."""
-        return TurnHandle(self._thread, self._thread.run(self._client.start(message, **options)))
-
-    def enqueue(self, session: str, message: str, /, **options: Unpack[MessageOptions]) -> "TurnHandle":
-        """Start a turn in an existing session without opening its stream."""
-        return TurnHandle(self._thread, self._thread.run(self._client.enqueue(session, message, **options)))
+    start = _wait_for_turn(AsyncClient.start)
+    enqueue = _wait_for_turn(AsyncClient.enqueue)
+    fork = _wait_for_turn(AsyncClient.fork)
+    turns = _wait(AsyncClient.turns)
+    snapshot = _wait(AsyncClient.snapshot)
+    cancel = _wait(AsyncClient.cancel)
+    decide = _wait(AsyncClient.decide)
+    reply = _wait(AsyncClient.reply)
+    send_tool_result = _wait(AsyncClient.send_tool_result)
+    create_session = _wait(AsyncClient.create_session)
+    sessions = _wait(AsyncClient.sessions)
+    session = _wait(AsyncClient.session)
+    request = _wait(AsyncClient.request)
+    download = _wait(AsyncClient.download)
 
     def turn(self, turn_id: str, *, after: str | None = None) -> "TurnHandle":
         """Return a handle for an existing turn; `after` is the id of the last event that you have."""
-        return TurnHandle(self._thread, self._client.turn(turn_id, after=after))
-
-    def turns(
-        self,
-        *,
-        session: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
-        search: str | None = None,
-        before: str | None = None,
-        limit: int = 50,
-    ) -> list[TurnSummary]:
-        """Return turns, newest first."""
-        return self._thread.run(
-            self._client.turns(session=session, agent=agent, status=status, search=search, before=before, limit=limit)
-        )
-
-    def snapshot(self, turn_id: str) -> TurnSnapshot:
-        return self._thread.run(self._client.snapshot(turn_id))
-
-    def cancel(self, turn_id: str) -> TurnSnapshot:
-        """Stop a turn, and return when it has stopped."""
-        return self._thread.run(self._client.cancel(turn_id))
-
-    def decide(
-        self,
-        turn_id: str,
-        call_id: str,
-        *,
-        approved: bool,
-        reason: str | None = None,
-        args: dict[str, Any] | None = None,
-        edited_args: dict[str, Any] | None = None,
-    ) -> TurnSnapshot:
-        """Approve or refuse a tool call that a turn waits for; with `args` only if these are its arguments.
-
-        With `edited_args`, the tool runs with these arguments instead, if its request is `editable`.
-        """
-        return self._thread.run(
-            self._client.decide(turn_id, call_id, approved=approved, reason=reason, args=args, edited_args=edited_args)
-        )
-
-    def reply(
-        self,
-        turn_id: str,
-        question_id: str,
-        value: Any = None,
-        *,
-        declined: bool = False,
-        reason: str | None = None,
-    ) -> TurnSnapshot:
-        """Answer a question that a turn waits for, or decline to answer it."""
-        return self._thread.run(self._client.reply(turn_id, question_id, value, declined=declined, reason=reason))
-
-    def send_tool_result(self, turn_id: str, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
-        """Send the result of a tool that this program has run for a turn."""
-        return self._thread.run(self._client.send_tool_result(turn_id, call_id, output, is_error=is_error))
-
-    def fork(
-        self,
-        turn_id: str,
-        position: int,
-        *,
-        message: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        on_busy: OnBusy | None = None,
-        idempotency_key: str | None = None,
-    ) -> "TurnHandle":
-        """Start a turn that shares the log of another one up to a position."""
-        forked = self._client.fork(
-            turn_id,
-            position,
-            message=message,
-            agent=agent,
-            model=model,
-            on_busy=on_busy,
-            idempotency_key=idempotency_key,
-        )
-        return TurnHandle(self._thread, self._thread.run(forked))
-
-    def create_session(self, session_id: str | None = None, *, title: str | None = None) -> SessionSummary:
-        """Create a session and return it. One with an id of your own is created once."""
-        return self._thread.run(self._client.create_session(session_id, title=title))
-
-    def sessions(self, *, search: str | None = None, before: str | None = None, limit: int = 50) -> SessionPage:
-        """Return sessions, those with the newest activity first."""
-        return self._thread.run(self._client.sessions(search=search, before=before, limit=limit))
-
-    def session(self, session_id: str, *, limit: int = 100) -> SessionTurns:
-        """Return a session and its last turns."""
-        return self._thread.run(self._client.session(session_id, limit=limit))
-
-    def request(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Send a JSON request to any route, and return the JSON of the answer. Only a GET is retried."""
-        return self._thread.run(self._client.request(method, path, body))
-
-    def download(self, path: str) -> bytes:
-        """Return a file of the server."""
-        return self._thread.run(self._client.download(path))
+        return TurnHandle(self.thread, self.target.turn(turn_id, after=after))
 
     def close(self) -> None:
         """Close all connections and the thread. Turns that were started go on; calls in other threads fail."""
-        self._thread.stop(self._client.close)
+        self.thread.stop(self.target.close)
 
     def __enter__(self) -> Self:
         return self
@@ -236,105 +171,41 @@ class Client:
         self.close()
 
 
-class TurnHandle:
+class TurnHandle(_Blocking[AsyncTurnHandle]):
     """One turn: the methods of `AsyncTurnHandle`, which block until they have their result."""
-
-    def __init__(self, thread: LoopThread, turn: AsyncTurnHandle) -> None:
-        self._thread = thread
-        self._turn = turn
 
     @property
     def id(self) -> str:
-        return self._turn.id
+        return self.target.id
 
     @property
     def session_id(self) -> str | None:
         """Return the id of the turn's session; None if the server has not named it yet."""
-        return self._turn.session_id
+        return self.target.session_id
 
     @property
     def last_event_id(self) -> str | None:
         """Return the id of the last event that was read, to continue after it in another process."""
-        return self._turn.last_event_id
+        return self.target.last_event_id
 
     @property
     def position(self) -> int:
         """Return the position of the last event that was read."""
-        return self._turn.position
+        return self.target.position
 
     @property
     def text(self) -> str:
         """Return the answer as far as its events were read, without the parts that a restart has made void."""
-        return self._turn.text
+        return self.target.text
 
-    def events(self) -> Generator[Event | Gap | Reset]:
-        """Yield the events that were not read yet, each once, until the turn has ended: see `AsyncTurnHandle`."""
-        return self._thread.iterate(self._turn.events())
-
-    def updates(self) -> Generator[TurnUpdate]:
-        """Yield the events like `events`, with their ids and lines of JSON, and the changes of the connection."""
-        return self._thread.iterate(self._turn.updates())
-
-    def result(self) -> TurnState:
-        """Read the turn to its end, and return its state: text, steps, citations, usage, outcome, error."""
-        return self._thread.run(self._turn.result())
-
-    def snapshot(self) -> TurnSnapshot:
-        return self._thread.run(self._turn.snapshot())
-
-    def cancel(self) -> TurnSnapshot:
-        """Stop the turn, and return when it has stopped."""
-        return self._thread.run(self._turn.cancel())
-
-    def decide(
-        self,
-        call_id: str,
-        *,
-        approved: bool,
-        reason: str | None = None,
-        args: dict[str, Any] | None = None,
-        edited_args: dict[str, Any] | None = None,
-    ) -> TurnSnapshot:
-        """Approve or refuse a tool call that the turn waits for: see `Client.decide`."""
-        return self._thread.run(
-            self._turn.decide(call_id, approved=approved, reason=reason, args=args, edited_args=edited_args)
-        )
-
-    def reply(
-        self, question_id: str, value: Any = None, *, declined: bool = False, reason: str | None = None
-    ) -> TurnSnapshot:
-        """Answer a question that the turn waits for, or decline to answer it."""
-        return self._thread.run(self._turn.reply(question_id, value, declined=declined, reason=reason))
-
-    def send_tool_result(self, call_id: str, output: Any, *, is_error: bool = False) -> TurnSnapshot:
-        """Send the result of a tool that this program has run for the turn."""
-        return self._thread.run(self._turn.send_tool_result(call_id, output, is_error=is_error))
-
-    def steer(self, message: str, **options: Unpack[MessageOptions]) -> "TurnHandle":
-        """Put a message into the running turn, and return the message's own turn."""
-        return TurnHandle(self._thread, self._thread.run(self._turn.steer(message, **options)))
-
-    def fork(
-        self,
-        position: int,
-        *,
-        message: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        on_busy: OnBusy | None = None,
-        idempotency_key: str | None = None,
-    ) -> "TurnHandle":
-        """Start a turn that shares the log of this one up to a position."""
-        forked = self._turn.fork(
-            position,
-            message=message,
-            agent=agent,
-            model=model,
-            on_busy=on_busy,
-            idempotency_key=idempotency_key,
-        )
-        return TurnHandle(self._thread, self._thread.run(forked))
-
-    def close(self) -> None:
-        """Close the stream that `start` has opened, if its events are not read. The turn goes on."""
-        self._thread.run(self._turn.close())
+    events = _iterate(AsyncTurnHandle.events)
+    updates = _iterate(AsyncTurnHandle.updates)
+    result = _wait(AsyncTurnHandle.result)
+    snapshot = _wait(AsyncTurnHandle.snapshot)
+    cancel = _wait(AsyncTurnHandle.cancel)
+    decide = _wait(AsyncTurnHandle.decide)
+    reply = _wait(AsyncTurnHandle.reply)
+    send_tool_result = _wait(AsyncTurnHandle.send_tool_result)
+    steer = _wait_for_turn(AsyncTurnHandle.steer)
+    fork = _wait_for_turn(AsyncTurnHandle.fork)
+    close = _wait(AsyncTurnHandle.close)

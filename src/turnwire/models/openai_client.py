@@ -7,9 +7,9 @@ that is not JSON, is a `ModelError`.
 
 import copy
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -22,6 +22,7 @@ from turnwire.models.address import locate_model
 from turnwire.models.chat_completions import ChatReader, chat_options, chat_request
 from turnwire.models.contract import Piece, ToolSpec
 from turnwire.models.errors import explain
+from turnwire.models.openai_shared import AnswerReader
 from turnwire.models.responses import ResponsesReader, responses_options, responses_request
 
 # Without these limits, an answer that never ends a line would fill the memory.
@@ -29,16 +30,6 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 """The last event of some servers repeats the whole answer."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _TYPE_PACKAGES = ("openai.types.chat", "openai.types.responses")
-
-
-class _StreamReader(Protocol):
-    """The reader of either API: it yields the pieces of chunks, and at the end the last pieces or an error."""
-
-    finished: bool
-
-    def read(self, plain: object) -> Iterator[Piece]: ...
-
-    def end(self) -> Iterator[Piece]: ...
 
 
 class OpenAIModel:
@@ -84,7 +75,7 @@ class OpenAIModel:
         self._is_openai = urlsplit(address.url).hostname == "api.openai.com"
         self._request = chat_request if api == "chat" else responses_request
         self._options: dict[str, Any] = {}
-        self._reader: Callable[[str], _StreamReader] = ChatReader if api == "chat" else ResponsesReader
+        self._reader: type[AnswerReader] = ChatReader if api == "chat" else ResponsesReader
         self._chunks = openai.AsyncStream[object]
 
     def renamed(self, name: str) -> "OpenAIModel":

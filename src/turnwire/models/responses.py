@@ -10,24 +10,22 @@ import msgspec
 from msgspec import Struct
 
 from turnwire.core.errors import ModelError
-from turnwire.core.ids import new_id
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import ReasoningEvent
 from turnwire.core.log.files import LoadedFile, LoadedFiles
 from turnwire.core.log.turns import Message
 from turnwire.core.model_options import ModelOptions, NamedTool
-from turnwire.models.chat_completions import (
-    InputDetails,
-    OutputDetails,
+from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
+from turnwire.models.errors import reported
+from turnwire.models.openai_shared import (
+    AnswerReader,
+    TokenCounts,
     answer_schema,
     arguments_json,
     format_schema,
     function_json,
     sampling_options,
-    usage_event,
 )
-from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
-from turnwire.models.errors import reported, unfinished
 
 
 def responses_request(
@@ -110,13 +108,6 @@ class _ItemEvent(Struct):
     item: _Item
 
 
-class _ResponseUsage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: InputDetails | None = None
-    output_tokens_details: OutputDetails | None = None
-
-
 class _ErrorDetails(Struct):
     code: str | None = None
     type: str | None = None
@@ -128,7 +119,7 @@ class _Incomplete(Struct):
 
 
 class _Response(Struct):
-    usage: _ResponseUsage | None = None
+    usage: TokenCounts | None = None
     error: _ErrorDetails | None = None
     incomplete_details: _Incomplete | None = None
 
@@ -141,15 +132,12 @@ class _EventType(Struct):
     type: str = ""
 
 
-class ResponsesReader:
-    """Reader of the events of one answer. `finished` is True once the model has completed its answer."""
+class ResponsesReader(AnswerReader):
+    """Reader of the events of one answer."""
 
     def __init__(self, model: str) -> None:
-        self.finished = False
-        self._model = model
+        super().__init__(model)
         self._calls: list[ToolCallRequest] = []
-        self._usage: _ResponseUsage | None = None
-        self._reason: str | None = None
 
     def read(self, plain: object) -> Iterator[Piece]:
         """Yield the pieces of an event. Raise ModelError for an error event, ValidationError for a malformed one."""
@@ -163,12 +151,12 @@ class ResponsesReader:
             case "response.output_item.done":
                 item = msgspec.convert(plain, _ItemEvent).item
                 if item.type == "function_call":
-                    self._calls.append(ToolCallRequest(item.call_id or f"call_{new_id()}", item.name, item.arguments))
+                    self._calls.append(self.call(item.call_id, item.name, item.arguments))
             case "response.completed" | "response.incomplete" as event_type:
                 response = msgspec.convert(plain, _ResponseEvent).response
                 self.finished = event_type == "response.completed"
-                self._usage = response.usage
-                self._reason = response.incomplete_details and response.incomplete_details.reason
+                self.usage = response.usage
+                self.reason = response.incomplete_details and response.incomplete_details.reason
             case "response.failed":
                 raise _reported_error(msgspec.convert(plain, _ResponseEvent).response.error or _ErrorDetails())
             case "error":
@@ -176,16 +164,8 @@ class ResponsesReader:
             case _:
                 pass  # Most of the dozens of other events repeat these.
 
-    def end(self) -> Iterator[Piece]:
-        """Yield tool calls and usage after the last event. Raise ModelError if the answer is not complete."""
-        if self.finished:
-            yield from self._calls
-        if self._usage is not None:
-            usage = self._usage
-            details = usage.input_tokens_details, usage.output_tokens_details
-            yield usage_event(self._model, usage.input_tokens, usage.output_tokens, *details)
-        if not self.finished:
-            raise unfinished(self._reason)
+    def calls(self) -> list[ToolCallRequest]:
+        return self._calls
 
 
 def _reported_error(details: _ErrorDetails) -> ModelError:

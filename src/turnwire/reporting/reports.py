@@ -103,20 +103,18 @@ class Reports:
     def __init__(
         self, runner: TurnRunner, reporters: list[Reporter], webhooks: "Webhooks | None", tracing: "Tracing | None"
     ) -> None:
-        self._runner = runner
-        self._reporters = reporters if tracing is None else [*reporters, tracing.report]
+        self._queue = EndedTurnQueue(reporters if tracing is None else [*reporters, tracing.report])
         self._webhooks = webhooks
         self.tracing = tracing
-        self._queue: EndedTurnQueue | None = None
+        runner.on_ended.append(self._queue.add)
+        if webhooks is not None:
+            runner.on_settled.append(webhooks.wake)
 
     def open(self) -> None:
         """Start reporting. Call it before the runner opens, because that may end turns of a lost process."""
-        self._queue = EndedTurnQueue(self._reporters)
         self._queue.open()
-        self._runner.on_ended = [self._queue.add]
         if self._webhooks is not None:
             self._webhooks.open()
-            self._runner.on_settled.append(self._webhooks.wake)
 
     async def close(self) -> None:
         for reporter in (self._queue, self._webhooks, self.tracing):

@@ -129,4 +129,5 @@ class TimelineView:
 
 
 def _bar_text(bar: Bar) -> str:
-    return {"failed": f"✗ {bar.duration_text}", "void": f"void {bar.duration_text}"}.get(bar.state, bar.duration_text)
+    sign = {"failed": "✗ ", "cancelled": "✗ ", "void": "void "}.get(bar.state, "")
+    return f"{sign}{bar.duration_text}"

@@ -43,7 +43,7 @@ _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_00
 
 PhaseName = Literal["queued", "thinking", "tools", "answering", "waiting"]
 BarKind = Literal["model", "reasoning", "agent", "tool", "search", "review", "wait"]
-State = Literal["running", "succeeded", "failed", "void"]
+State = Literal["running", "succeeded", "failed", "cancelled", "void"]
 
 
 class TimeSpan(Struct):
@@ -62,7 +62,7 @@ class Phase(TimeSpan):
 
 
 class Bar(TimeSpan):
-    """A step of the turn. A `void` step was taken back by a restart.
+    """A step of the turn. A `void` step was taken back by a restart, a `cancelled` one was under way at the end.
 
     `parent` is the step that it is part of: a tool call of a sub-agent is part of the sub-agent, which is part of the
     call that started it; reasoning is part of a model call. `depth` is the number of steps above it.
@@ -77,6 +77,8 @@ class Bar(TimeSpan):
     parent: "Bar | None" = None
     depth: int = 0
     usage: UsageEvent | None = None
+    first_words: int | None = None
+    """When a model call began to write or to reason."""
 
     @property
     def label(self) -> str:
@@ -95,11 +97,16 @@ class Bar(TimeSpan):
     @property
     def style(self) -> str:
         """Return the name that a renderer looks a colour up by: a bad state, or the kind of step."""
+        if self.state == "cancelled":
+            return "failed"
         return self.state if self.state in ("failed", "void") else self.kind
 
 
 class Mark(Struct):
+    """Something that happened at a moment: `restarted`, `taken_over`, `message` or `handed_over`."""
+
     at: int
+    name: str
     text: str
 
 
@@ -123,7 +130,10 @@ class Tokens(Struct):
 
 
 class Timeline(Struct, kw_only=True):
-    """A turn's course. `length` is the time from acceptance to the last event, or to now while the turn runs."""
+    """A turn's course. `length` is the time from acceptance to the last event, or to now while the turn runs.
+
+    A fork shares the events up to the position `forked_at` with another turn; the last of them is of the time `shared`.
+    """
 
     turn_id: str = ""
     session_id: str = ""
@@ -135,7 +145,10 @@ class Timeline(Struct, kw_only=True):
     error: str | None = None
     events: int = 0
     first_event: int | None = None
+    first_words: int | None = None
     first_token: int | None = None
+    forked_at: int = 0
+    shared: int = 0
     tokens: Tokens = field(default_factory=Tokens)
     phases: list[Phase] = field(default_factory=list[Phase])
     bars: list[Bar] = field(default_factory=list[Bar])
@@ -300,7 +313,6 @@ class _TimelineBuilder:
         """The position and the characters of each token of the answer."""
         self._epoch = 0
         self._was_approval = False
-        self._copied_until = 0
         self._runs: dict[tuple[str, ...], _AgentRun] = {(): _AgentRun(None, None, 0)}
 
     def add(self, logged: LoggedEvent) -> None:
@@ -312,16 +324,18 @@ class _TimelineBuilder:
         if logged.epoch > self._epoch:
             # A turn that waited for approval is claimed again after each decision; that is no takeover.
             if self._epoch and not self._was_approval:
-                line.marks.append(Mark(at, "taken over by another worker"))
+                line.marks.append(Mark(at, "taken_over", "taken over by another worker"))
             self._epoch = logged.epoch
         self._was_approval = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
         run = self._run(logged.agent_path, logged, at)
+        if logged.position <= line.forked_at:
+            line.shared = at
         match event:
             case SessionEvent():
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
-                self._copied_until = event.forked_at or 0
+                line.forked_at = event.forked_at or 0
             case TokenEvent():
-                run.start_model(logged)
+                self._write(run, logged, at)
                 if not event.agent_path:
                     line.tokens.times.append(at)
                     self._tokens.append((logged.position, len(event.content)))
@@ -365,9 +379,9 @@ class _TimelineBuilder:
                     wait.ended, wait.state = at, "failed" if event.declined else "succeeded"
                 run.finish_model(at)
             case InputEvent():
-                line.marks.append(Mark(at, "message of the user"))
+                line.marks.append(Mark(at, "message", "message of the user"))
             case HandoffEvent():
-                line.marks.append(Mark(at, f"handed to {event.agent}"))
+                line.marks.append(Mark(at, "handed_over", f"handed to {event.agent}"))
             case RestartEvent():
                 self._restart(event, at)
             case UsageEvent():
@@ -395,8 +409,18 @@ class _TimelineBuilder:
             run.bar.ended = at
         return run
 
+    def _write(self, run: _AgentRun, logged: LoggedEvent, at: int) -> Bar:
+        """Return the model call that writes or reasons, and note its first words."""
+        model, line = run.start_model(logged), self._line
+        if logged.position > line.forked_at:
+            if model.first_words is None:
+                model.first_words = at
+            if line.first_words is None and not logged.agent_path:
+                line.first_words = at
+        return model
+
     def _reason(self, run: _AgentRun, logged: LoggedEvent, at: int) -> None:
-        model = run.start_model(logged)
+        model = self._write(run, logged, at)
         if run.reasoning is None:
             run.reasoning = Bar(at, at, "reasoning", f"reasoning-{logged.position}", "reasoning", parent=model)
             run.reasoning.state = "succeeded"
@@ -407,7 +431,7 @@ class _TimelineBuilder:
     def _end_model(self, run: _AgentRun, event: UsageEvent, logged: LoggedEvent, at: int) -> None:
         bar = run.start_model(logged)
         bar.ended, bar.state = at, "succeeded"
-        if logged.position > self._copied_until:  # The turn that was forked has counted the rest.
+        if logged.position > self._line.forked_at:  # The turn that was forked has counted the rest.
             bar.usage = event
             self._line.usage = add_usage(self._line.usage, event)
         bar.id, bar.name = f"model-{logged.position}", event.model or "model"
@@ -445,7 +469,7 @@ class _TimelineBuilder:
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
         self._open.clear()
         self._runs = {(): _AgentRun(None, None, at)}
-        self._line.marks.append(Mark(at, "restarted after the last finished step"))
+        self._line.marks.append(Mark(at, "restarted", "restarted after the last finished step"))
 
     def build(self, started_at: int | None, now: int | None) -> Timeline:
         line = self._line
@@ -458,7 +482,7 @@ class _TimelineBuilder:
             elif bar.state == "running":
                 bar.ended = line.length
                 if line.outcome is not None:
-                    bar.state = "failed"
+                    bar.state = "cancelled"
         line.tokens.characters = sum(characters for _, characters in self._tokens)
         line.first_token = line.tokens.times[0] if line.tokens.times else None
         if started_at is not None:

@@ -8,7 +8,7 @@ from agno.models.message import Message as SdkMessage
 
 from turnwire.core.log.files import LoadedFile, LoadedFiles
 from turnwire.core.log.turns import Message, ToolRequest
-from turnwire.models.chat_completions import arguments_json
+from turnwire.models.openai_shared import arguments_json
 
 
 def sdk_messages(history: Sequence[Message], files: LoadedFiles) -> list[SdkMessage]:

@@ -9,7 +9,7 @@ from turnwire.agents.openai_agents.events import Run
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.files import LoadedFiles
 from turnwire.core.log.turns import Message
-from turnwire.models.chat_completions import arguments_json
+from turnwire.models.openai_shared import arguments_json
 from turnwire.models.responses import input_part
 
 
