@@ -216,7 +216,7 @@ async def test_turn_that_has_lost_its_worker_is_replayed_without_the_loss() -> N
     assert (replay.divergence, replay.events) == (None, recording.events)
 
 
-async def test_turn_that_runs_cannot_be_recorded_and_an_agent_without_a_journal_not_replayed() -> None:
+async def test_turn_that_runs_cannot_be_recorded_and_unrecorded_tools_not_replayed() -> None:
     gate = Gate()
 
     async def held(turn: Turn) -> AgentEvents:
@@ -232,10 +232,10 @@ async def test_turn_that_runs_cannot_be_recorded_and_an_agent_without_a_journal_
         await followed(desk.store, turn.id)
 
     async def plain(turn: Turn) -> AgentEvents:
-        yield "x"
+        yield ToolCallEvent("c1", "look", {})
 
-    with pytest.raises(RecordingError, match="keeps no journal"):
-        await replay_turn(await recorded(answer), as_agent(plain))
+    with pytest.raises(RecordingError, match="not in its journal"):
+        await replay_turn(await recorded(plain), as_agent(plain))
 
 
 async def test_agent_that_emits_in_a_thread_diverges_without_an_error_there() -> None:
