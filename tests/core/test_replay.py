@@ -12,7 +12,7 @@ from turnwire.agents.loader import as_agent
 from turnwire.core.errors import AgentError, RecordingError
 from turnwire.core.journal.turn_journal import journaled
 from turnwire.core.log.emit import emit
-from turnwire.core.log.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent
+from turnwire.core.log.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent, ToolCallEvent
 from turnwire.core.log.turns import Message, Turn
 from turnwire.recordings.recording import TurnRecording, decode_recording, encode_recording, record_turn
 from turnwire.recordings.replay import Difference, ReplayResult, replay_turn
@@ -24,7 +24,7 @@ live: list[str] = []
 
 def journaling(answer: Answer) -> Any:
     declared: Any = answer
-    declared.journal, declared.on_crash = True, "resume"
+    declared.on_crash = "resume"
     return as_agent(answer)
 
 

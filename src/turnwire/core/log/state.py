@@ -208,6 +208,12 @@ class TurnFold:
         step = self._find("tool", call_id)
         return step is not None and step.state in ("running", "waiting")
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """Return the decisions about calls that have no result yet."""
+        decided = (self.decision(call_id) for call_id in self._responses if self.is_running(call_id))
+        return [decision for decision in decided if decision]
+
     def decision(self, call_id: str) -> Decision | None:
         response = self._responses.get(call_id)
         if response is None:
