@@ -15,7 +15,6 @@ from turnwire.tools.invocation import loggable, tool_error_text
 
 class JournaledAcmeAdapter(AcmeAdapter):
     on_crash = "resume"
-    journal = True
     place = ""  # The place of a run in the turn's journal.
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:

@@ -14,5 +14,4 @@ async def answer(turn: Turn):
 
 
 answer.on_crash = "resume"
-answer.journal = True
 app = Turnwire(agent=answer, data="journaled-data").asgi()

@@ -9,6 +9,5 @@ async def answer(turn: Turn):
     yield f"You are in {place['city']}."
 
 
-answer.journal = True
 answer.takes_client_tools = True
 app = Turnwire(agent=answer, data="locating-data").asgi()

@@ -41,7 +41,7 @@ from tests.scripted_model import Request, ScriptedModel, calls, fails, model_ser
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.langgraph.continuation import _record_result, _restore_result
 from turnwire.agents.langgraph.runner import check_hooks
-from turnwire.core.contracts.agents import keeps_journal, resumes
+from turnwire.core.contracts.agents import resumes
 from turnwire.core.contracts.stores import Store
 from turnwire.core.log.events import RestartEvent, TokenEvent, ToolResultEvent
 from turnwire.core.log.turns import TurnRecord
@@ -374,9 +374,9 @@ async def test_graph_that_skips_a_finished_call_is_stopped(office: Office, store
 
 def test_agent_resumes_unless_it_says_otherwise(office: Office) -> None:
     agent = LangGraphAgent(single(office))
-    assert (resumes(agent), keeps_journal(agent)) == (True, True)
+    assert resumes(agent)
     closing = LangGraphAgent(single(office), on_crash="close")
-    assert (resumes(closing), keeps_journal(closing)) == (False, False)
+    assert not resumes(closing)
 
 
 def test_methods_of_langchain_are_those_that_are_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from tests.scripted_model import ScriptedModel, calls, conversation_of, model_se
 from tests.serving import until
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
 from turnwire.agents.loader import as_agent
-from turnwire.core.contracts.agents import attachment_types, keeps_journal, resumes, takes_client_tools
+from turnwire.core.contracts.agents import attachment_types, resumes, takes_client_tools
 from turnwire.core.log.events import (
     CustomEvent,
     ErrorEvent,
@@ -393,7 +393,7 @@ async def test_workflow_that_waits_for_a_person_in_a_step_fails_with_an_explanat
 
 def test_workflow_takes_no_files_and_no_client_tools_and_does_not_continue() -> None:
     agent = as_agent(Silent(timeout=BOUND))
-    assert not any((resumes(agent), keeps_journal(agent), takes_client_tools(agent), attachment_types(agent)))
+    assert not any((resumes(agent), takes_client_tools(agent), attachment_types(agent)))
     for options in ({"on_crash": "resume"}, {"needs_approval": ["send"]}):
         with pytest.raises(ValueError, match=r"cannot be recorded|need the journal"):
             LlamaIndexAgent(Silent(timeout=BOUND), **options)  # type: ignore[arg-type]

@@ -248,7 +248,6 @@ async def test_tool_runs_after_approval_and_not_after_denial(browser: Browser, s
 class Registrar:
     """An agent that asks for several values at once, and then for one."""
 
-    journal = True
     on_crash = "resume"
 
     async def answer(self, turn: Turn) -> AsyncIterator[Any]:
@@ -298,7 +297,6 @@ NUMBERS = [str(number) for number in range(1, 12)]
 
 
 class Lottery:
-    journal = True
     on_crash = "resume"
 
     async def answer(self, turn: Turn) -> AsyncIterator[str]:

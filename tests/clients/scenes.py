@@ -80,7 +80,6 @@ _SCENES: dict[str, Any] = {"plain": _plain, "rich": _rich, "pay": _pay, "fail": 
 class TwoWayAgent:
     """An agent that waits for its client: for tools that the client runs, and for the answer to a question."""
 
-    journal = True
     on_crash = "resume"
     takes_client_tools = True
     tool_names: ClassVar = ("ledger",)

@@ -142,7 +142,6 @@ class ModelCaller:
     """An agent that calls a model three times, and shows the replies. `answers` are those that were not live."""
 
     on_crash = "resume"
-    journal = True
 
     def __init__(self, prompt: str, *, stops: bool = False) -> None:
         self.answers: list[str] = []

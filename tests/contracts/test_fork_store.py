@@ -124,7 +124,6 @@ class Stepper:
     """A generator with two journaled steps, the second of which is not idempotent."""
 
     on_crash = "resume"
-    journal = True
 
     def __init__(self) -> None:
         self.ran: list[str] = []

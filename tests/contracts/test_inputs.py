@@ -33,7 +33,6 @@ from turnwire.core.run.runner import TurnRequest
 class Listener:
     """An agent that takes messages each time its gate opens, and answers with all that it got."""
 
-    journal: bool = True
     on_crash: str = "resume"
 
     def __init__(self, rounds: int = 1) -> None:

@@ -49,7 +49,6 @@ TOOLS = {"client_tools": [{"name": "locate", "description": "Find the user.", "p
 class Journaling:
     """An agent that keeps a journal, and continues on another worker."""
 
-    journal: bool = True
     on_crash: str = "resume"
     takes_client_tools: bool = True
     tool_names = ("own",)
@@ -381,17 +380,13 @@ async def test_tools_of_the_client_are_refused_by_an_agent_that_takes_none_or_ha
             await desk.start("Find me", options=TOOLS)
 
 
-class Forgetful:
-    """An agent without a journal."""
+async def test_question_in_a_thread_fails_the_turn(store: Store) -> None:
+    def agent(turn: Turn) -> str:
+        return asyncio.run(ask("Which colour?"))
 
-    async def answer(self, turn: Turn) -> AgentEvents:
-        yield await ask("Which colour?")
-
-
-async def test_question_of_an_agent_without_a_journal_fails_the_turn(store: Store) -> None:
-    async with open_actor_desk(store, Forgetful()) as desk:
+    async with open_actor_desk(store, agent) as desk:
         error = await failure(desk, await desk.start("Paint"))
-    assert "journal = True" in error.error
+    assert "on the server's event loop" in error.error
 
 
 async def test_agent_must_not_write_questions_and_replies_itself(store: Store) -> None:

@@ -40,7 +40,7 @@ def test_later_message_closes_what_is_open_before_it() -> None:
     fold = folded(*SHARED)
     assert (fold.message, fold.message_position, fold.has_answer) == ("Coffee?", 9, False)
     assert [(step.id, step.state) for step in fold.state().steps] == [("c1", "succeeded"), ("c2", "failed")]
-    assert (fold.undecided, fold.decisions, unfinished_calls(fold), progress(fold)) == ([], (), [], ())
+    assert (fold.undecided, unfinished_calls(fold), progress(fold)) == ([], [], ())
     assert fold.border == 9
 
 

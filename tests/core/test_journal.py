@@ -52,7 +52,6 @@ class Player:
     """
 
     on_crash = "resume"
-    journal = True
 
     def __init__(self, act: Act, *, stops_at: str = "", idempotent: str = "", model: str = "small") -> None:
         self.live: Counter[str] = Counter()
@@ -218,18 +217,6 @@ async def test_turn_without_a_crash_is_written_as_without_a_journal(store: Store
     assert [(call.entry.kind, call.state) for call in recording.calls.values()] == [
         ("model", "finished"), ("tool", "finished"), ("model", "finished"),
     ]  # fmt: skip
-
-
-async def test_agent_that_switches_its_journal_off_has_none(store: Store) -> None:
-    class Silent:
-        async def answer(self, turn: Turn) -> AgentEvents:
-            assert current_journal() is None
-            yield "Hello"
-
-    async with open_actor_desk(store, Silent()) as desk:
-        turn = await desk.start()
-        assert await completed_answer(desk, turn) == "Hello"
-    assert await store.journal(turn.id) == []
 
 
 # Tools that were running

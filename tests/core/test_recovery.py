@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
-from tests.contracts.turns import BOUND, whole_log
+from tests.contracts.turns import BOUND
 from tests.core.desk import (
     AgentEvents,
     Gate,
@@ -19,14 +20,12 @@ from tests.core.desk import (
     wait_for_request,
     wait_until_suspended,
 )
+from turnwire import journaled
 from turnwire.agents.loader import as_agent
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import TurnEndedError
-from turnwire.core.log.approvals import WaitForApproval
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import (
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
     ErrorEvent,
     Event,
     RestartEvent,
@@ -37,13 +36,24 @@ from turnwire.core.log.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.log.turns import Message, ToolRequest, Turn, TurnRecord
-from turnwire.core.run.recovery import MOVING_ON, OUTCOME_UNKNOWN
+from turnwire.core.log.turns import Turn, TurnRecord
+from turnwire.core.run.recovery import MOVING_ON
 
 FIND = ToolCallEvent("c1", "find", {"q": "tea"})
 FOUND = ToolResultEvent("c1", "find", True, "green")
-PAY = ToolCallEvent("c2", "pay", {"amount": 40})
-PAID = ToolResultEvent("c2", "pay", True, "paid")
+PAY_ID = "/step/pay/1"
+
+
+class Work(Struct, frozen=True):
+    """A step that an actor records in its journal. It waits at its gate, if it has one."""
+
+    name: str
+    gate: Gate | None = None
+
+    async def run(self) -> str:
+        if self.gate is not None:
+            await self.gate.wait()
+        return f"{self.name} done"
 
 
 class Actor:
@@ -51,7 +61,7 @@ class Actor:
 
     on_crash = "resume"
 
-    def __init__(self, *scenes: list[Event | str | Gate | Exception], repeats: str = "") -> None:
+    def __init__(self, *scenes: list[Event | str | Gate | Work], repeats: str = "") -> None:
         self.turns: list[Turn] = []
         self._scenes = list(scenes)
         self._repeats = repeats
@@ -64,8 +74,8 @@ class Actor:
         for line in self._scenes.pop(0):
             if isinstance(line, Gate):
                 await line.wait()
-            elif isinstance(line, Exception):
-                raise line
+            elif isinstance(line, Work):
+                await journaled(line.name, line.run)
             else:
                 yield line
 
@@ -75,7 +85,8 @@ async def lose_turn_at(store: Store, agent: Actor, gate: Gate, *last: Event, **l
     async with open_actor_desk(store, agent, **limits) as desk:
         turn = await desk.start("tea?")
         await gate.reached()
-        await wait_for_events(desk, turn, *last)
+        if last:
+            await wait_for_events(desk, turn, *last)
         await lose_worker(desk)
     return turn
 
@@ -85,28 +96,20 @@ def body(events: list[Event]) -> list[Event]:
     return events[2:-2]
 
 
-# Progress
+# Steps
 
 
 async def test_lost_turn_continues_from_its_last_finished_step(store: Store) -> None:
-    gate = Gate()
-    actor = Actor(["Let me look. ", FIND, ToolProgressEvent("c1", "soon"), FOUND, "It is gr", gate], ["It is green."])
+    gate, look, again = Gate(), Work("look"), Work("look", Gate())
+    shown: list[Event | str] = ["Let me look. ", FIND, ToolProgressEvent("c1", "soon")]
+    actor = Actor([*shown, look, FOUND, "It is gr", gate], [*shown, again, FOUND, "It is green."])
     turn = await lose_turn_at(store, actor, gate, TokenEvent("It is gr"))
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Let me look. It is green."
-    assert body(events)[4:] == [
-        TokenEvent("It is gr"),
-        RestartEvent(6, "worker_lost"),
-        TokenEvent("It is green."),
-    ]
+    assert body(events)[4:] == [TokenEvent("It is gr"), RestartEvent(6, "worker_lost"), TokenEvent("It is green.")]
     assert events.count(FIND) == events.count(FOUND) == 1
-    first, second = actor.turns
-    assert (first.progress, second.resumption) == ((), None)
-    assert second.progress == (
-        Message("assistant", "Let me look. ", tool_calls=(ToolRequest("c1", "find", {"q": "tea"}),)),
-        Message("tool", "green", call_id="c1"),
-    )
+    assert [turn.progress for turn in actor.turns] == [(), ()]
 
 
 async def test_lost_turn_without_a_finished_step_starts_over(store: Store) -> None:
@@ -121,29 +124,6 @@ async def test_lost_turn_without_a_finished_step_starts_over(store: Store) -> No
     state = await store.turn_state(turn.id)
     assert state is not None
     assert (state.text, state.steps) == ("Whole.", [])
-
-
-async def test_progress_separates_consecutive_calls_without_text(store: Store) -> None:
-    gate, both = Gate(), [FIND, PAY, PAID, FOUND]
-    later = [ToolCallEvent("c3", "find", {}), ToolResultEvent("c3", "find", False, "none")]
-    actor = Actor([*both, *later, gate], ["Done."])
-    turn = await lose_turn_at(store, actor, gate, later[-1])
-    async with open_actor_desk(store, actor) as desk:
-        await desk.end(turn)
-    assert [(message.role, len(message.tool_calls), message.call_id) for message in actor.turns[1].progress] == [
-        ("assistant", 2, None), ("tool", 0, "c1"), ("tool", 0, "c2"), ("assistant", 1, None), ("tool", 0, "c3"),
-    ]  # fmt: skip
-
-
-async def test_unfinished_steps_of_a_sub_agent_are_void(store: Store) -> None:
-    gate, path = Gate(), ("helper",)
-    inner = [ToolCallEvent("x1", "rm", {}, agent_path=path), ToolResultEvent("x1", "rm", True, "", agent_path=path)]
-    actor = Actor([FIND, *inner, gate], [FIND, FOUND, "Done."], repeats="find")
-    turn = await lose_turn_at(store, actor, gate, *inner)
-    async with open_actor_desk(store, actor) as desk:
-        events = await desk.events(turn)
-    assert body(events)[3:] == [RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Done.")]
-    assert [len(message.tool_calls) for message in actor.turns[1].progress] == [1]
 
 
 async def test_lost_turn_of_an_agent_without_on_crash_is_interrupted(store: Store) -> None:
@@ -195,48 +175,7 @@ async def test_steps_count_across_restarts_including_void_ones(store: Store) -> 
     assert (done.outcome, done.reason) == ("failed", "max_turns")
 
 
-# Unfinished calls
-
-
-async def test_unfinished_call_is_repeated_only_after_approval(store: Store) -> None:
-    gate = Gate()
-    actor = Actor([FIND, PAY, FOUND, ToolProgressEvent("c2", "half"), gate], [PAY, PAID, "Paid."])
-    turn = await lose_turn_at(store, actor, gate, ToolProgressEvent("c2", "half"))
-    async with open_actor_desk(store, actor) as desk:
-        await wait_until_suspended(desk, turn)
-        log = [logged.event for logged in await whole_log(store, turn.id)]
-        assert log[6:] == [RestartEvent(5, "worker_lost"), ApprovalRequestEvent("c2", "pay", PAY.args, OUTCOME_UNKNOWN)]
-        assert len(actor.turns) == 1
-        await desk.runner.decide(turn.id, "c2", approved=True)
-        events = await desk.events(turn)
-    assert body(events)[7:] == [PAID, TokenEvent("Paid.")]
-    (call, result), (decision,) = actor.turns[1].progress, actor.turns[1].resumption.decisions  # type: ignore[union-attr]
-    assert [request.call_id for request in call.tool_calls] == ["c1", "c2"]
-    assert result == Message("tool", "green", call_id="c1")
-    assert (decision.call_id, decision.args, decision.approved, decision.is_repeat) == ("c2", PAY.args, True, True)
-
-
-async def test_denied_repetition_reports_an_unknown_outcome(store: Store) -> None:
-    gate = Gate()
-    actor = Actor([PAY, gate], [ToolResultEvent("c2", "pay", False, "?"), "Unclear."])
-    turn = await lose_turn_at(store, actor, gate, PAY)
-    async with open_actor_desk(store, actor) as desk:
-        await wait_for_request(desk, turn, "c2")
-        await desk.runner.decide(turn.id, "c2", approved=False, reason="better not")
-        assert await completed_answer(desk, turn) == "Unclear."
-    (decision,) = actor.turns[1].resumption.decisions  # type: ignore[union-attr]
-    assert "Outcome unknown" in decision.denial
-    assert "better not" in decision.denial
-
-
-async def test_unfinished_call_of_a_repeatable_tool_is_repeated(store: Store) -> None:
-    gate = Gate()
-    actor = Actor([FIND, gate], [FIND, FOUND, "Green."], repeats="find")
-    turn = await lose_turn_at(store, actor, gate, FIND)
-    async with open_actor_desk(store, actor) as desk:
-        events = await desk.events(turn)
-    assert body(events) == [FIND, RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Green.")]
-    assert actor.turns[1].resumption is None
+# Steps that were running
 
 
 async def test_failing_repeats_method_means_not_repeatable(store: Store) -> None:
@@ -245,95 +184,34 @@ async def test_failing_repeats_method_means_not_repeatable(store: Store) -> None
             raise ValueError(tool)
 
     gate = Gate()
-    actor = Unsure([PAY, gate])
-    turn = await lose_turn_at(store, actor, gate, PAY)
+    actor = Unsure([Work("pay", gate)])
+    turn = await lose_turn_at(store, actor, gate)
     async with open_actor_desk(store, actor) as desk:
         await wait_until_suspended(desk, turn)
 
 
-async def test_approved_unfinished_call_needs_another_approval(store: Store) -> None:
-    gate, asks = Gate(), WaitForApproval([ApprovalRequestEvent("c2", "pay", PAY.args)], b"here")
-    actor = Actor([asks], ["Paying. ", gate], [PAY, PAID, "Paid."])
+async def test_approved_step_that_broke_off_needs_another_approval(store: Store) -> None:
+    first, second = Gate(), Gate()
+    actor = Actor([Work("pay", first)], [Work("pay", second)], [Work("pay"), "Paid."])
+    turn = await lose_turn_at(store, actor, first)
     async with open_actor_desk(store, actor) as desk:
-        turn = await desk.start()
-        await wait_until_suspended(desk, turn)
-        await desk.runner.decide(turn.id, "c2", approved=True)
-        await gate.reached()
-        await wait_for_events(desk, turn, TokenEvent("Paying. "))
+        await wait_for_request(desk, turn, PAY_ID)
+        await desk.runner.decide(turn.id, PAY_ID, approved=True)
+        await second.reached()
         await lose_worker(desk)
     async with open_actor_desk(store, actor) as desk:
         await wait_until_suspended(desk, turn)
         assert len(actor.turns) == 2
-        await desk.runner.decide(turn.id, "c2", approved=True)
+        await desk.runner.decide(turn.id, PAY_ID, approved=True)
         assert await completed_answer(desk, turn) == "Paid."
-    for resumed in actor.turns[1:]:
-        assert resumed.resumption is not None
-        assert resumed.resumption.checkpoint == b"here"
-
-
-@pytest.mark.parametrize(("approved", "repeats"), [(True, "pay"), (False, "")], ids=["repeatable", "denied"])
-async def test_decision_survives_a_restart(store: Store, approved: bool, repeats: str) -> None:
-    gate, asks = Gate(), WaitForApproval([ApprovalRequestEvent("c2", "pay", PAY.args)], b"here")
-    actor = Actor([asks], ["Hm", gate], [PAY, PAID, "Over."], repeats=repeats)
-    async with open_actor_desk(store, actor) as desk:
-        turn = await desk.start()
-        await wait_until_suspended(desk, turn)
-        await desk.runner.decide(turn.id, "c2", approved=approved)
-        await gate.reached()
-        await wait_for_events(desk, turn, TokenEvent("Hm"))
-        await lose_worker(desk)
-    async with open_actor_desk(store, actor) as desk:
-        events = await desk.events(turn)
-        assert await completed_answer(desk, turn) == "Over."
-        await desk.runner.decide(turn.id, "c2", approved=approved)  # Repeating a decision changes nothing.
-    assert body(events)[2:] == [
-        ApprovalResponseEvent("c2", approved), TokenEvent("Hm"), RestartEvent(5, "worker_lost"), PAID,
-        TokenEvent("Over."),
-    ]  # fmt: skip
-    (decision,) = actor.turns[2].resumption.decisions  # type: ignore[union-attr]
-    assert (decision.approved, decision.is_repeat) == (approved, False)
-
-
-async def test_finished_call_is_not_in_the_decisions_after_a_restart(store: Store) -> None:
-    gate, asks = Gate(), WaitForApproval([ApprovalRequestEvent("c2", "pay", PAY.args)])
-    actor = Actor([asks], [PAY, PAID, "Pa", gate], ["Paid."])
-    async with open_actor_desk(store, actor) as desk:
-        turn = await desk.start()
-        await wait_until_suspended(desk, turn)
-        await desk.runner.decide(turn.id, "c2", approved=True)
-        await gate.reached()
-        await wait_for_events(desk, turn, TokenEvent("Pa"))
-        await lose_worker(desk)
-    async with open_actor_desk(store, actor) as desk:
-        assert await completed_answer(desk, turn) == "Paid."
-    assert actor.turns[2].resumption is None
-    assert [message.role for message in actor.turns[2].progress] == ["assistant", "tool"]
 
 
 # Draining
 
 
-async def test_drain_releases_a_turn_after_its_current_step(store: Store) -> None:
-    gate, never = Gate(), Gate()
-    actor = Actor(["Looking. ", FIND, PAY, gate, PAID, FOUND, never], ["Green."])
-    async with open_actor_desk(store, actor) as desk:
-        turn = await desk.start()
-        await gate.reached()
-        draining = await start_drain(desk)
-        gate.open()
-        await draining
-        assert (await store.find_turn("ann", turn.id)).phase == "queued"
-    assert not never.was_reached
-    async with open_actor_desk(store, actor) as desk:
-        events = await desk.events(turn)
-        assert await completed_answer(desk, turn) == "Looking. Green."
-    assert body(events)[3:] == [PAID, FOUND, StatusEvent(MOVING_ON), TokenEvent("Green.")]
-    assert len(actor.turns[1].progress) == 3
-
-
 async def test_drain_releases_an_unfinished_step_after_the_grace_period(store: Store) -> None:
     gate = Gate()
-    actor = Actor([FIND, FOUND, "Gr", gate], ["Green."])
+    actor = Actor([Work("look"), FIND, "Gr", gate], [Work("look"), FIND, "Green."])
     async with open_actor_desk(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
@@ -341,30 +219,30 @@ async def test_drain_releases_an_unfinished_step_after_the_grace_period(store: S
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Green."
-    assert body(events)[2:] == [TokenEvent("Gr"), RestartEvent(4, "shutdown"), TokenEvent("Green.")]
+    assert body(events) == [FIND, TokenEvent("Gr"), RestartEvent(3, "shutdown"), TokenEvent("Green.")]
 
 
 async def test_drain_between_steps_needs_no_restart(store: Store) -> None:
     gate = Gate()
-    actor = Actor([FIND, FOUND, gate], ["Green."])
+    actor = Actor(["Tea: ", Work("look"), gate], ["Tea: ", Work("look"), "Green."])
     async with open_actor_desk(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
-        await wait_for_events(desk, turn, FOUND)
         await drain(desk, 0.01)
+        assert (await store.find_turn("ann", turn.id)).phase == "queued"
     async with open_actor_desk(store, actor) as desk:
-        assert body(await desk.events(turn))[2:] == [StatusEvent(MOVING_ON), TokenEvent("Green.")]
+        assert body(await desk.events(turn)) == [TokenEvent("Tea: "), StatusEvent(MOVING_ON), TokenEvent("Green.")]
 
 
-async def test_drain_during_a_tool_call_asks_for_approval(store: Store) -> None:
+async def test_drain_during_a_step_asks_for_approval(store: Store) -> None:
     gate = Gate()
-    actor = Actor([PAY, gate], [PAY, PAID, "Paid."])
+    actor = Actor([Work("pay", gate)], [Work("pay"), "Paid."])
     async with open_actor_desk(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
         await drain(desk, 0.01)
         assert (await store.find_turn("ann", turn.id)).phase == "waiting"
-        await desk.runner.decide(turn.id, "c2", approved=True)
+        await desk.runner.decide(turn.id, PAY_ID, approved=True)
     async with open_actor_desk(store, actor) as desk:
         assert await completed_answer(desk, turn) == "Paid."
 
@@ -380,7 +258,7 @@ async def test_cancel_during_a_release_cancels_the_turn(store: Store) -> None:
             finally:
                 await leaving.wait()
 
-    actor = Slow([FIND, gate, FOUND])
+    actor = Slow([gate, Work("look")])
     async with open_actor_desk(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
@@ -399,11 +277,10 @@ async def test_agent_that_ignores_a_drain_cannot_write_to_the_released_turn(stor
     gate, refused = Gate(), asyncio.Event()
 
     async def stubborn(turn: Turn) -> AgentEvents:
-        if turn.progress:
+        await journaled("look", Work("look").run)
+        if gate.is_open:
             yield "Green."
             return
-        yield FIND
-        yield FOUND
         while not gate.is_open:
             try:
                 await gate.wait()

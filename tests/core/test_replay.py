@@ -12,7 +12,7 @@ from turnwire.agents.loader import as_agent
 from turnwire.core.errors import AgentError, RecordingError
 from turnwire.core.journal.turn_journal import journaled
 from turnwire.core.log.emit import emit
-from turnwire.core.log.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent
+from turnwire.core.log.events import HandoffEvent, ResponseEvent, RestartEvent, StatusEvent, ToolCallEvent
 from turnwire.core.log.turns import Message, Turn
 from turnwire.recordings.recording import TurnRecording, decode_recording, encode_recording, record_turn
 from turnwire.recordings.replay import Difference, ReplayResult, replay_turn
@@ -24,7 +24,7 @@ live: list[str] = []
 
 def journaling(answer: Answer) -> Any:
     declared: Any = answer
-    declared.journal, declared.on_crash = True, "resume"
+    declared.on_crash = "resume"
     return as_agent(answer)
 
 
@@ -216,7 +216,7 @@ async def test_turn_that_has_lost_its_worker_is_replayed_without_the_loss() -> N
     assert (replay.divergence, replay.events) == (None, recording.events)
 
 
-async def test_turn_that_runs_cannot_be_recorded_and_an_agent_without_a_journal_not_replayed() -> None:
+async def test_turn_that_runs_cannot_be_recorded_and_unrecorded_tools_not_replayed() -> None:
     gate = Gate()
 
     async def held(turn: Turn) -> AgentEvents:
@@ -232,10 +232,10 @@ async def test_turn_that_runs_cannot_be_recorded_and_an_agent_without_a_journal_
         await followed(desk.store, turn.id)
 
     async def plain(turn: Turn) -> AgentEvents:
-        yield "x"
+        yield ToolCallEvent("c1", "look", {})
 
-    with pytest.raises(RecordingError, match="keeps no journal"):
-        await replay_turn(await recorded(answer), as_agent(plain))
+    with pytest.raises(RecordingError, match="not in its journal"):
+        await replay_turn(await recorded(plain), as_agent(plain))
 
 
 async def test_agent_that_emits_in_a_thread_diverges_without_an_error_there() -> None:

@@ -47,7 +47,6 @@ from turnwire import CustomEvent, ask, call_client_tool, take_inputs
 class Listening:
     """Wait for what the message says, and yield what came."""
 
-    journal = True
     on_crash = "resume"
     takes_client_tools = True
 

@@ -191,7 +191,6 @@ async def asking(turn):
     yield f"{first}, "
     yield str(await ask("How long?", TRIP))
 
-asking.journal = True
 """
 
 

@@ -217,7 +217,6 @@ async def ask_twice(turn: Turn) -> Any:
 
 
 PLAN = {"type": "string", "enum": ["basic", "plus"]}
-ask_twice.journal = True  # type: ignore[attr-defined]
 ask_twice.takes_client_tools = True  # type: ignore[attr-defined]
 LOCATE = {"name": "locate", "description": "", "parameters": {"type": "object", "properties": {}}}
 

@@ -353,7 +353,6 @@ async def test_text_is_read_by_the_schema_of_the_question(
     async def asks(turn: Turn) -> AsyncIterator[str]:
         yield repr(await ask("Well?", schema))
 
-    asks.journal = True
     async with serve(asks) as server, a2a_client(server.url) as client:
         paused = await read(client.send_message(message()))
         answer = message(reply, task_id=paused.task.id)

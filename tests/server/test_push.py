@@ -163,9 +163,6 @@ async def ask_plan(turn: Turn) -> AsyncIterator[str]:
     yield str(await ask("Which plan?"))
 
 
-ask_plan.journal = True  # type: ignore[attr-defined]
-
-
 async def test_turn_that_waits_for_an_answer_is_pushed(serve: Serve, service: PushService) -> None:
     async with (
         serve(ask_plan, authenticate=by_user, push_contact=CONTACT) as server,

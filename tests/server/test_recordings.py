@@ -26,7 +26,6 @@ async def answer(turn: Turn):
     yield "Done."
 
 
-answer.journal = True
 answer.on_crash = "resume"
 
 

@@ -36,7 +36,6 @@ async def curious(turn: Turn) -> AsyncIterator[Any]:
         yield f"None: {declined.reason}."
 
 
-curious.journal = True
 curious.on_crash = "resume"
 curious.takes_client_tools = True
 

@@ -46,7 +46,6 @@ class JournaledAgent:
     """A loop of model and tool calls with a journal. A model call writes the messages that were sent into the turn."""
 
     on_crash = "resume"
-    journal = True
 
     def __init__(self, world: AgentWorld) -> None:
         self._world = world

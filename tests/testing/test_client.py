@@ -13,8 +13,6 @@ from pydantic_ai import Agent as PydanticAgent
 
 from tests.contracts.turns import BOUND
 from turnwire import ChatCompletionsAgent, ask, tool
-from turnwire.core.contracts.agents import keeps_journal
-from turnwire.core.errors import RecordingError
 from turnwire.testing import ScriptedModel, calls, fails, open_client, recorded_turn, says, scripted_model
 
 
@@ -64,15 +62,10 @@ async def test_agent_of_every_sdk_answers_a_client_in_this_process(
             assert (turn.usage.input_tokens, turn.usage.output_tokens) == (22, 14)
             assert b"It" in turn.wire("ai_sdk")
             await client.record(turn, tmp_path / "turn.jsonl")
-            keeps = keeps_journal(client.turnwire.agents["default"])
         recorded = recorded_turn(tmp_path / "turn.jsonl")
         assert (recorded.message, recorded.text) == ("What is the weather?", "It is snowing.")
         assert recorded.tool_calls == [("weather", {"city": "Oslo"})]
-        if keeps:
-            assert recorded.check(build(model.url)).events == turn.log
-        else:
-            with pytest.raises(RecordingError, match="keeps no journal"):
-                recorded.check(build(model.url))
+        assert recorded.check(build(model.url)).events == turn.log
         assert len(model.requests) == 2
 
 

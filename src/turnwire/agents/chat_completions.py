@@ -65,7 +65,6 @@ class ChatCompletionsAgent:
 
     description: str | None = None
     starters: Sequence[str] = ()
-    journal = True
     takes_client_tools = True
 
     def __init__(

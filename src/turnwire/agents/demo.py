@@ -80,7 +80,6 @@ class DemoAgent:
     takes_attachments = False
     takes_model_options = False
     on_crash: OnCrash = "resume"
-    journal = True
 
     def __init__(self, pace: float = 1.0) -> None:
         self._pace = pace

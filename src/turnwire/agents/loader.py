@@ -29,7 +29,6 @@ from turnwire.core.contracts.agents import (
     OnCrash,
     attachment_types,
     description_of,
-    keeps_journal,
     starters_of,
     takes_client_tools,
 )
@@ -59,7 +58,6 @@ class WrappedFunction:
     takes_model_options: bool | Collection[str] | None = None
     output_schema: dict[str, Any] | None = None
     on_crash: OnCrash = "close"
-    journal: bool = False
     repeats: Callable[[str], bool] | None = None
     description: str | None = None
     starters: Sequence[str] = ()
@@ -279,7 +277,6 @@ def _as_declared(agent: GeneratorAgent | FunctionAgent | BlockingAgent, target: 
     agent.takes_model_options = declared_options(target)
     agent.output_schema = output_schema(target)
     agent.on_crash = getattr(target, "on_crash", "close")
-    agent.journal = keeps_journal(target)
     agent.repeats = getattr(target, "repeats", None)
     agent.description, agent.starters = description_of(target), starters_of(target)
     return agent

@@ -60,6 +60,11 @@ class TurnRecording(Struct, frozen=True, kw_only=True):
     def response(self) -> ResponseEvent | None:
         return next((logged.event for logged in self.events if isinstance(logged.event, ResponseEvent)), None)
 
+    @property
+    def has_journal(self) -> bool:
+        """Return False if the agent has called tools that it did not record."""
+        return bool(self.entries) or not any(step.kind == "tool" for step in self.state().steps)
+
     def state(self) -> TurnState:
         """Return the state that the log folds into."""
         return fold_events(self.events).state()

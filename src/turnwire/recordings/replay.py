@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from turnwire.core.contracts.agents import Agent, keeps_journal
+from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import AppendRequest, JournalEntry
 from turnwire.core.errors import AgentError, EventRefusedError, RecordingError, TurnwireError
 from turnwire.core.journal.turn_journal import (
@@ -117,14 +117,14 @@ class ReplayResult(Struct, frozen=True, kw_only=True):
 
 
 async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts: bool = True) -> ReplayResult:
-    """Replay a turn with an agent. Raises RecordingError if the agent keeps no journal, or the recording has none.
+    """Replay a turn with an agent. Raises RecordingError if the turn cannot be replayed.
 
     Without `compare_prompts`, requests to models may differ, such as those with the time in them.
     """
-    if not keeps_journal(agent):
-        raise RecordingError("the agent keeps no journal, so its calls cannot be answered from a recording")
-    if not recording.entries and any(step.kind == "tool" for step in recording.state().steps):
-        raise RecordingError("the recording has no journal; record a turn of an agent that keeps one")
+    if not recording.has_journal:
+        raise RecordingError(
+            "the tools of the agent are not in its journal, so they cannot be answered from a recording"
+        )
     if recording.done.joined is not None:
         raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
     if any(entry.kind == "suspension" and not entry.key.startswith("suspension") for entry in recording.entries):

@@ -138,8 +138,6 @@ class ExtractiveVaultAgent:
 class VaultAgent:
     """Wrapper of an agent that has the tools of `vault`, which search in `notes`; closing it closes agent and vault."""
 
-    journal = True
-
     def __init__(self, agent: Any, vault: Vault, notes: VaultNoteIndex, notices: Notices) -> None:
         self._agent = agent
         self._vault = vault

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.contracts.agents import Agent, keeps_journal
+from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.errors import RecordingError
 from turnwire.core.journal.turn_journal import APPROVAL, RecordedCall, ToolDeniedError, current_journal
@@ -138,9 +138,9 @@ async def evaluate_turn(
     agents: Any = client.turnwire.agents
     original: Agent = agents[agent]
     if not run_tools:
-        if not keeps_journal(original):
+        if not recording.has_journal:
             raise RecordingError(
-                f"the agent {agent!r} keeps no journal, so its tools would run; allow that with --run-tools"
+                f"the journal has no tool of {agent!r}, so its tools would run; allow that with --run-tools"
             )
         agents[agent] = _AnsweredAgent(original, recording)
     turn = recording.turn
@@ -200,7 +200,6 @@ def _multiset(tools: list[tuple[str, dict[str, Any]]]) -> Counter[bytes]:
 class _AnsweredAgent:
     """An agent whose tools are answered from a recording, found by name and arguments."""
 
-    journal = True
     on_crash = "close"
 
     def __init__(self, agent: Agent, recording: TurnRecording) -> None:

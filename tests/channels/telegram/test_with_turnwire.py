@@ -297,7 +297,6 @@ ORDER = {
     "properties": {"size": {"enum": ["small", "large"]}, "cups": {"type": "integer", "minimum": 1}},
     "required": ["size", "cups"],
 }
-ordering.journal = True  # type: ignore[attr-defined]
 
 
 async def test_form_is_answered_by_button_and_message_over_restarts(api: BotApi, tmp_path: Path) -> None:

@@ -36,12 +36,11 @@ class Agent(Protocol):
       the value that the agent always answers with, as JSON; a client may then ask for that schema.
     - `takes_model = True`: `turn.options["model"]`, if it is there, names the model to use. Without it, a fork with
       another model is refused.
-    - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
-      Without it, the turn ends as interrupted.
-    - `journal = True`: the agent records its calls in the turn's journal (see `core.journal`). With `on_crash =
-      "resume"` it is then called again as if for the first time, and its finished calls are answered from the journal.
-    - `on_divergence = "continue"`: an agent with a journal that makes other calls than before, because it has changed,
-      is called again with the finished tool steps in `turn.progress`. Without it, the turn fails with `diverged`.
+    - `on_crash = "resume"`: when its worker is lost, the agent is called again as if for the first time, and the calls
+      that it had finished are answered from the turn's journal (see `core.journal`). Without it, the turn ends as
+      interrupted.
+    - `on_divergence = "continue"`: an agent that makes other calls than before, because it has changed, is called again
+      with the finished tool steps in `turn.progress`. Without it, the turn fails with `diverged`.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
     - `find_problems() -> list[str]`: what is missing, such as a key; it is reported when the server starts.
@@ -92,10 +91,6 @@ def takes_model(agent: object) -> bool:
 
 def resumes(agent: object) -> bool:
     return getattr(agent, "on_crash", "close") == "resume"
-
-
-def keeps_journal(agent: object) -> bool:
-    return getattr(agent, "journal", False) is True
 
 
 def continues_diverged(agent: object) -> bool:

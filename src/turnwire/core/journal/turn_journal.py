@@ -29,7 +29,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import ToolResultEvent, Usage
-from turnwire.core.log.state import OPENING_POSITION, TurnFold
+from turnwire.core.log.state import OPENING_POSITION
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 
 T = TypeVar("T")
@@ -99,10 +99,6 @@ class Recording(Struct):
         """Return the calls for whose approval the agent was stopped."""
         waiting = (call.entry for call in self.calls.values() if call.is_waiting and call.entry.names == (APPROVAL,))
         return {entry.args["call_id"] for entry in waiting if entry.args}
-
-    def is_missing(self, fold: TurnFold) -> bool:
-        """Return True if the turn has called tools without a journal: it was begun by an older version."""
-        return not self.calls and self.segment == 0 and any(step.kind == "tool" for step in fold.state().steps)
 
     def add(self, entry: JournalEntry) -> None:
         self.size += len(entry.result)
@@ -677,7 +673,7 @@ _parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
 
 
 def current_journal() -> TurnJournal | None:
-    """Return the journal of the running turn, or None outside a turn and for an agent without a journal.
+    """Return the journal of the running turn, or None outside a turn.
 
     It is None in a thread with an event loop of its own too: what runs there belongs to the tool that started it.
     """
@@ -693,9 +689,8 @@ def set_journal(journal: TurnJournal) -> None:
 async def journaled(name: str, call: Callable[[], Awaitable[T]], *, idempotent: bool = False) -> T:
     """Await `call()` once in a turn: after a crash, its recorded result is returned instead.
 
-    For agents that are plain generators and declare `journal = True`. The result must be a JSON value. If the process
-    is lost while the call runs, it runs again if it is `idempotent`; otherwise a person is asked. Outside such an
-    agent, the call is simply awaited.
+    For agents that are plain functions. The result must be a JSON value. If the process is lost while the call runs, it
+    runs again if it is `idempotent`; otherwise a person is asked. Outside a turn, the call is simply awaited.
     """
     journal = current_journal()
     if journal is None:

@@ -208,17 +208,14 @@ def limited_by(limit: asyncio.Timeout) -> Generator[None]:
 def _current(function: str) -> tuple[TurnWaits | None, TurnJournal]:
     journal = current_journal()
     if journal is None:
-        raise AgentError(
-            f"{function} works inside a turn of an agent that keeps a journal, on the server's event loop; "
-            "set `journal = True` for an agent that is a function"
-        )
+        raise AgentError(f"{function} works inside a turn, on the server's event loop: in an `async def`, in no thread")
     return _waits.get(), journal
 
 
 async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
     """Ask the user, and return the answer: a value that fits the JSON schema, or any JSON value without one.
 
-    For tools and agents that keep a journal. The turn is suspended until there is a reply, in any process and for as
+    For tools and agents. The turn is suspended until there is a reply, in any process and for as
     long as `approval_timeout` allows; then the tool that asks runs again from its beginning, and `ask` returns. So the
     code before it runs twice. Raises QuestionDeclinedError, whose message a model may read, ValueError for a schema
     that is no flat form (see `core.people.schemas`), and AgentError outside such a turn.
@@ -270,8 +267,8 @@ async def approval(request: ApprovalRequestEvent) -> Decision:
 async def call_client_tool(name: str, args: dict[str, Any] | None = None) -> Any:
     """Let the client run one of the tools that it has declared for this turn, and return its result.
 
-    For agents that are functions, with `journal = True` and `takes_client_tools = True`; `turn.options["client_tools"]`
-    has the tools. Raises ToolError if the client reports an error, and AgentError if it has no such tool.
+    For agents that are functions, with `takes_client_tools = True`; `turn.options["client_tools"]` has the tools.
+    Raises ToolError if the client reports an error, and AgentError if it has no such tool.
     """
     waits, journal = _current("call_client_tool()")
     if waits is not None and name not in waits.tools:

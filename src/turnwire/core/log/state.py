@@ -64,7 +64,6 @@ class TurnFold:
         "_result_positions",
         "_shared_at",
         "_state",
-        "_suspended_for",
         "_waiting_since",
         "pieces",
         "position",
@@ -89,7 +88,6 @@ class TurnFold:
         self._approvals: tuple[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent], ...] = ()
         self._requests: Mapping[str, ApprovalRequestEvent] = _NONE
         self._responses: Mapping[str, ApprovalResponseEvent] = _NONE
-        self._suspended_for: tuple[str, ...] = ()
         # Questions and calls of the client's tools by id, and their answers. No restart makes them void.
         self._questions: Mapping[str, Question] = _NONE
         self._replies: Mapping[str, ReplyEvent] = _NONE
@@ -211,11 +209,10 @@ class TurnFold:
         return step is not None and step.state in ("running", "waiting")
 
     @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """Return the decisions since the last suspension, about calls that have no result yet."""
-        open_ids = {step.id for step in self._state.steps if step.kind == "tool" and step.state == "running"}
-        decisions = (self.decision(call_id) for call_id in self._suspended_for if call_id in open_ids)
-        return tuple(decision for decision in decisions if decision)
+    def decisions(self) -> list[Decision]:
+        """Return the decisions about calls that have no result yet."""
+        decided = (self.decision(call_id) for call_id in self._responses if self.is_running(call_id))
+        return [decision for decision in decided if decision]
 
     def decision(self, call_id: str) -> Decision | None:
         response = self._responses.get(call_id)
@@ -410,7 +407,7 @@ class TurnFold:
         for step in self._state.steps:
             if step.state in ("running", "waiting"):
                 self._change(logged, step, state="failed", result={"error": "cancelled"})
-        self._approvals, self._requests, self._responses, self._suspended_for = (), _NONE, _NONE, ()
+        self._approvals, self._requests, self._responses = (), _NONE, _NONE
         self._client_calls, self._client_results = _NONE, _NONE
         for question in self.open_questions:
             question.state = "cancelled"
@@ -467,12 +464,8 @@ class TurnFold:
         return call is not None and any(call.position < restart < requested_at for restart, _ in self._restarts)
 
     def _add_request(self, event: ApprovalRequestEvent) -> None:
-        if any(call_id in self._responses for call_id in self._suspended_for):
-            # A new suspension: all requests of the one before are decided.
-            self._suspended_for = ()
         self._responses = {key: value for key, value in self._responses.items() if key != event.call_id}
         self._requests = {**self._requests, event.call_id: event}
-        self._suspended_for += (event.call_id,)
 
     def _forget_approval(self, call_id: str) -> None:
         """Forget the request for an earlier call of the same id: its decision is not about the new call."""
@@ -520,7 +513,7 @@ class TurnFold:
 
     def _rewind_approvals(self, position: int) -> None:
         self._approvals = tuple((at, event) for at, event in self._approvals if at <= position)
-        self._requests, self._responses, self._suspended_for = _NONE, _NONE, ()
+        self._requests, self._responses = _NONE, _NONE
         for _, event in self._approvals:
             if isinstance(event, ApprovalRequestEvent):
                 self._add_request(event)

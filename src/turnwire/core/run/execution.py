@@ -16,7 +16,6 @@ from turnwire.core.contracts.agents import (
     HistorySource,
     check_attachments,
     continues_diverged,
-    keeps_journal,
     repeats,
     resumes,
     takes_client_tools,
@@ -118,7 +117,6 @@ _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.R
 _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 # After so many failures that are no errors of the store, the log itself is the problem.
 _MAX_UNREADABLE = 6
-_NO_RECORDING = Recording()  # Of an agent without a journal.
 
 
 class Execution:
@@ -144,7 +142,6 @@ class Execution:
         "_recording",
         "_releases_after_step",
         "_response",
-        "_resumed_calls",
         "_stop",
         "_stop_timer",
         "_store",
@@ -186,11 +183,9 @@ class Execution:
         self._stop: Stop | None = None
         self._releases_after_step = False
         self._response: ResponseEvent | None = None
-        # Calls that are in the log already, and that the agent will yield again.
-        self._resumed_calls: list[Event] | None = None
-        # For an agent with a journal only. `_logged` counts the logged events that it will yield again after a restart.
+        # Made when the agent begins. `_logged` counts the logged events that it will yield again after a restart.
         self._journal: TurnJournal | None = None
-        self._recording = _NO_RECORDING
+        self._recording = Recording()
         self._logged: dict[bytes, int] | None = None
         self._deadline: float | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -321,8 +316,7 @@ class Execution:
         await self._meter.begin(log.fold)
         self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
         set_running_turn(log, self._check_emitted)
-        if keeps_journal(agent):
-            await self._open_journal(agent)
+        await self._open_journal(agent)
         set_inputs(self._inputs)
         set_waits(self._waits)
         set_files(self._files)
@@ -375,9 +369,8 @@ class Execution:
 
     async def _open_journal(self, agent: Agent) -> None:
         log = self._log
-        self._recording = fold_journal(await self._store.journal(self.turn_id))
-        if self._recording.is_missing(log.fold):
-            return
+        if self._record.epoch > 1 or log.fold.state().forked_from is not None:
+            self._recording = fold_journal(await self._store.journal(self.turn_id))
         self._set_journal(agent)
         if self._recording.calls and not self._recording.is_waiting:
             count_saved(self._recording)
@@ -471,7 +464,7 @@ class Execution:
 
     # The agent's input
 
-    async def _make_turn(self, agent: Agent) -> Turn:
+    async def _make_turn(self) -> Turn:
         record = self._record
         history = await imported_history(self._store, record)
         if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
@@ -493,7 +486,7 @@ class Execution:
             history=history,
             options=options,
             resumption=await self._resumption(),
-            progress=await self._progress() if resumes(agent) else (),
+            progress=await self._progress(),
             parent_turn_id=record.parent_turn_id,
             attachments=attached,
             metadata=record.options.get("metadata") or {},
@@ -501,10 +494,7 @@ class Execution:
         )
 
     async def _resumption(self) -> Resumption | None:
-        decisions = self._log.fold.decisions
-        if self._journal is not None:
-            # After a crash, the agent continues from its own suspension; the journal reads decisions about repeats.
-            decisions = self._own_decisions(decisions)
+        decisions = self._own_decisions()
         replies = self._own_replies()
         if not decisions and not replies:
             return None
@@ -512,30 +502,19 @@ class Execution:
         return Resumption(decisions, self._checkpoint, replies)
 
     def _own_replies(self) -> tuple[ReplyEvent, ...]:
-        """Return the replies to the questions that the agent was suspended for; without a journal, all replies."""
-        fold = self._log.fold
-        names = [each.id for each in fold.questions] if self._journal is None else self._recording.decided_calls
-        replies = (fold.reply(name) for name in names or ())
+        """Return the replies to the questions that the agent was suspended for."""
+        replies = (self._log.fold.reply(name) for name in self._recording.decided_calls or ())
         return tuple(reply for reply in replies if reply)
 
-    def _own_decisions(self, latest: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    def _own_decisions(self) -> tuple[Decision, ...]:
         """Return the decisions about the calls that the agent was suspended for."""
-        call_ids = self._recording.decided_calls
-        if call_ids is None:
-            # A turn that was suspended before there were journals has no entry for it.
-            return tuple(decision for decision in latest if not decision.is_repeat)
-        decisions = (self._log.fold.decision(call_id) for call_id in call_ids)
+        decisions = (self._log.fold.decision(call_id) for call_id in self._recording.decided_calls or ())
         return tuple(decision for decision in decisions if decision)
 
     async def _progress(self) -> tuple[Message, ...]:
-        if self._journal is not None:
-            return await self._diverged_progress() if self._recording.has_diverged else ()
-        fold = self._log.fold
-        self._resumed_calls = [ToolCallEvent(call.id, call.name, call.args) for call in unfinished_calls(fold)]
-        return progress(fold)
-
-    async def _diverged_progress(self) -> tuple[Message, ...]:
         """Return the finished tool steps from which an agent that has changed continues."""
+        if not self._recording.has_diverged:
+            return ()
         await self._log.flush()
         fold, base = TurnFold(), self._recording.base
         async for events in read_all(self._store, self.turn_id, 0):
@@ -548,7 +527,7 @@ class Execution:
 
     async def _write_answer(self, agent: Agent) -> None:
         """Run the agent and write what it yields. The loop is the path of every token."""
-        answer = agent.answer(await self._make_turn(agent))
+        answer = agent.answer(await self._make_turn())
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
         repeating = self._journal if self._journal is not None and self._journal.repeats_text else None
         append_token = log.append_token
@@ -590,8 +569,6 @@ class Execution:
                     log.append(TokenEvent(event.content))
             case ToolCallEvent() if decision is not None:
                 _check_arguments(event, decision)
-            case ToolCallEvent() if self._resumed_calls and (call := encode_event(event)[0]) in self._resumed_calls:
-                self._resumed_calls.remove(call)
             case ApprovalRequestEvent() | ApprovalResponseEvent():
                 raise EventRefusedError(
                     f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
@@ -603,18 +580,8 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
-                if isinstance(event, ToolResultEvent):
-                    self._after_result()
-
-    def _after_result(self) -> None:
-        if self._journal is not None:
-            self._journal.note_change()
-        elif self._releases_after_step and self._is_between_steps():
-            self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
-
-    def _is_between_steps(self) -> bool:
-        # An agent with a journal is stopped before its next call instead.
-        return not unfinished_calls(self._log.fold)
+                if isinstance(event, ToolResultEvent) and self._journal is not None:
+                    self._journal.note_change()
 
     def _open_decision(self, call: ToolCallEvent) -> Decision | None:
         """Return the decision about a call that has not ended yet."""

@@ -1,11 +1,11 @@
 """Forks: a new turn that shares the log and the journal of another one up to a position, and goes on from there.
 
-An agent with a journal continues the work as if its worker had been lost at that position: calls that had finished are
-answered from the journal, a reply of the model that was not complete is taken back and requested again, and a tool that
-ran is repeated if it may be; otherwise a person is asked.
+The agent continues the work as if its worker had been lost at that position: calls that had finished are answered from
+the journal, a reply of the model that was not complete is taken back and requested again, and a tool that ran is
+repeated if it may be; otherwise a person is asked.
 
-With another message, agent or model, and for an agent without a journal, the log goes on with a `message`. The agent
-gets what comes before it as history, in which open calls are closed as cancelled.
+With another message, agent or model, and for an agent that does not continue after a crash, the log goes on with a
+`message`. The agent gets what comes before it as history, in which open calls are closed as cancelled.
 
 What the log does not show at the position has not happened in the fork.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.contracts.agents import Agent, keeps_journal, resumes
+from turnwire.core.contracts.agents import Agent, resumes
 from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.journal.turn_journal import FOLLOW_UP, Recording, fold_journal
 from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
@@ -101,7 +101,7 @@ def plan_fork(
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
     is_repeated = message in (None, fold.message)
-    if is_repeated and not is_changed and keeps_journal(agent) and resumes(agent) and _can_continue(recording, fold):
+    if is_repeated and not is_changed and resumes(agent) and _can_continue(recording):
         return _plan_continuation(copied, entries, recording, fold, agent)
     attachments = fold.attachments if is_repeated else ()
     message_event = MessageEvent(message or fold.message, by, channel, attachments)
@@ -114,9 +114,9 @@ def _digests(fold: TurnFold) -> set[str]:
     return {file.digest for file in files if file.digest}
 
 
-def _can_continue(recording: Recording, fold: TurnFold) -> bool:
+def _can_continue(recording: Recording) -> bool:
     has_start = not recording.decided_calls or recording.checkpoint is not None
-    return recording.is_complete and has_start and not recording.is_missing(fold)
+    return recording.is_complete and has_start
 
 
 # The same message

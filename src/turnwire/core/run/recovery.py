@@ -1,15 +1,14 @@
 """Recovery: continue a turn on another worker, from its last finished step.
 
-A step is finished when its effects are in the log: a tool call with its result, or a person's decision. For an agent
-with a journal, a finished model call is a step too. Model output after that is void and is generated again. A call
-without a result may or may not have taken effect: a person decides whether to run it again, unless the agent says that
-its tool may be repeated.
+A step is finished when its result is in the journal: a model call, or a tool call. Model output after that is void and
+is generated again. A tool call without a result may or may not have taken effect: a person decides whether to run it
+again, unless the agent says that its tool may be repeated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from turnwire.core.contracts.agents import Agent, keeps_journal, repeats, resumes
+from turnwire.core.contracts.agents import Agent, repeats, resumes
 from turnwire.core.contracts.stores import Store, Suspension
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.journal.turn_journal import RecordedCall, Recording, fold_journal, is_inside
@@ -40,10 +39,7 @@ from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WORKER_LOST, Message,
 from turnwire.core.people.budget import Limits
 
 MAX_RESTARTS = 3
-"""The most restarts of a turn: one that is often lost with its worker may be what kills the workers.
-
-With a journal, only the restarts since the last finished call count.
-"""
+"""The most restarts since the last finished call: a turn that is often lost may be what kills the workers."""
 MOVING_ON = "The server is being stopped; this answer goes on elsewhere."
 BEGUN_AGAIN = "The agent has changed; it goes on from its last finished step."
 NOT_REPEATED = "The outcome of this call is unknown, because the server was restarted."
@@ -77,56 +73,6 @@ async def release_or_suspend(
 
     Return None if the turn has to end: it was restarted too often, or its log is full. Raises StoreError.
     """
-    if keeps_journal(agent):
-        await log.flush()
-        if not fold_journal(await store.journal(log.turn_id)).is_missing(log.fold):
-            return await _release_or_suspend_journaled(log, store, agent, limits, stop)
-    fold, checkpoint = log.fold, await store.checkpoint(log.turn_id)
-    doubtful: list[Step] = []
-    try:
-        if _is_between_steps(fold, stop):
-            log.append(StatusEvent(MOVING_ON))
-        elif fold.restarts >= MAX_RESTARTS or fold.undecided:
-            return None
-        else:
-            doubtful = [call for call in unfinished_calls(fold) if not repeats(agent, call.name)]
-            log.append(RestartEvent(fold.border, stop.reason))
-        for call in doubtful:
-            log.append(ApprovalRequestEvent(call.id, call.name, call.args or {}, OUTCOME_UNKNOWN))
-    except EventRefusedError:
-        return None
-    return await _leave(log, limits, checkpoint, waits=bool(doubtful))
-
-
-async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool) -> Literal["queued", "waiting"]:
-    # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
-    log.close()
-    if waits:
-        await log.suspend(Suspension(limits.waits_until(now_ms()), checkpoint))
-        return "waiting"
-    await log.release()
-    return "queued"
-
-
-def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
-    """Return True if the commit of this last event of a log has queued the turn, or it is the opening of the log."""
-    match last.event:
-        case RestartEvent() | ApprovalResponseEvent() | ReplyEvent():
-            return True
-        case StatusEvent(text=text):
-            return text == MOVING_ON
-        case ToolResultEvent(call_id=call_id):
-            return fold.client_result(call_id) is not None
-        case _:
-            return last.epoch == 0
-
-
-# Agents with a journal
-
-
-async def _release_or_suspend_journaled(
-    log: TurnLog, store: Store, agent: Agent, limits: Limits, stop: Stop
-) -> Literal["queued", "waiting"] | None:
     checkpoint = await store.checkpoint(log.turn_id)
     while True:
         position = log.position
@@ -153,6 +99,29 @@ async def _release_or_suspend_journaled(
     except EventRefusedError:
         return None
     return await _leave(log, limits, checkpoint, waits=bool(doubtful))
+
+
+async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool) -> Literal["queued", "waiting"]:
+    # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
+    log.close()
+    if waits:
+        await log.suspend(Suspension(limits.waits_until(now_ms()), checkpoint))
+        return "waiting"
+    await log.release()
+    return "queued"
+
+
+def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
+    """Return True if the commit of this last event of a log has queued the turn, or it is the opening of the log."""
+    match last.event:
+        case RestartEvent() | ApprovalResponseEvent() | ReplyEvent():
+            return True
+        case StatusEvent(text=text):
+            return text == MOVING_ON
+        case ToolResultEvent(call_id=call_id):
+            return fold.client_result(call_id) is not None
+        case _:
+            return last.epoch == 0
 
 
 async def _texts(store: Store, log: TurnLog, after: int) -> list[tuple[int, tuple[str, ...]]]:
@@ -281,14 +250,7 @@ def repeat_requests(call: RecordedCall, fold: TurnFold, reason: str) -> Iterator
     yield ApprovalRequestEvent(entry.call_id, tool, args, reason, agent_path=path)
 
 
-# Agents without a journal
-
-
-def _is_between_steps(fold: TurnFold, stop: Stop) -> bool:
-    """Return True if nothing has to be taken back. The loss of a worker always counts as a restart."""
-    if stop is SHUTDOWN:
-        return fold.state().position == fold.border and not unfinished_calls(fold)
-    return stop is HANDED_BACK
+# An agent that has changed
 
 
 def unfinished_calls(fold: TurnFold) -> list[Step]:
