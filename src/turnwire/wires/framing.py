@@ -9,16 +9,8 @@ from typing import Any
 
 import msgspec
 
-from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
-from turnwire.core.log.events import (
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
-    QuestionEvent,
-    ReplyEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    Usage,
-)
+from turnwire.core.log.codec import ascii_json
+from turnwire.core.log.events import Usage
 
 COMMENT_HEARTBEAT = b": hb\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -27,64 +19,10 @@ DONE = b"data: [DONE]\n\n"
 TOKEN_BODY = b'{"type":"token","content":'
 _CONTENT_START = len(TOKEN_BODY)
 
-SUSPENDED_TYPES = (*SUSPENSION_EVENTS, "approval_response", "reply")
-"""The event types of a suspended turn until everything is answered; results of the client's tools come in too."""
-
 TURN_FAILED = "The answer could not be completed."
 """The error text of a failed turn whose log has none."""
 TOOL_UNFINISHED = "The turn ended before this tool did."
 QUESTION_DECLINED = "The question was not answered."
-
-WaitEvent = ApprovalRequestEvent | ToolCallEvent | QuestionEvent
-AnswerEvent = ApprovalResponseEvent | ToolResultEvent | ReplyEvent
-
-
-class OpenWaits:
-    """The open waits of a suspended turn, read from its log: for decisions, results of the client's tools, replies."""
-
-    def __init__(self) -> None:
-        self._open: set[tuple[str, str]] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def begin(self, event: WaitEvent) -> None:
-        """Add what the turn waits for from this event on; a call that the server runs is nothing to wait for."""
-        match event:
-            case ApprovalRequestEvent():
-                self._open.add(("approval", event.call_id))
-            case ToolCallEvent():
-                if event.runs_on == "client":
-                    self._open.add(("result", event.call_id))
-            case QuestionEvent():
-                self._open.add(("reply", event.id))
-
-    def keeps(self, logged: LoggedEvent) -> bool:
-        """Return True for an event of a suspended turn; any other means that the turn has continued."""
-        if logged.type == "tool_result":
-            assert isinstance(logged.event, ToolResultEvent)
-            return _answered(logged.event) in self._open
-        return logged.type in SUSPENDED_TYPES
-
-    def is_last(self, event: AnswerEvent) -> bool:
-        """Return True if the turn waits for nothing but this answer."""
-        return self._open == {_answered(event)}
-
-    def end(self, event: AnswerEvent) -> None:
-        self._open.discard(_answered(event))
-
-    def clear(self) -> None:
-        self._open.clear()
-
-
-def _answered(event: AnswerEvent) -> tuple[str, str]:
-    match event:
-        case ApprovalResponseEvent():
-            return "approval", event.call_id
-        case ToolResultEvent():
-            return "result", event.call_id
-        case ReplyEvent():
-            return "reply", event.question_id
 
 
 def frame(data: bytes, event_id: bytes | None = None) -> bytes:

@@ -6,35 +6,27 @@ stream with `input-required`. Each frame has its number as its id, by which a cl
 """
 
 from collections.abc import Mapping
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 from msgspec import Raw
 
 from turnwire.core.contracts.wires import Control, Encoder
-from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
-    CustomEvent,
     DoneEvent,
     ErrorEvent,
-    HandoffEvent,
-    InputEvent,
     MessageEvent,
     QuestionEvent,
     ReasoningEvent,
     ReplyEvent,
     ResponseEvent,
     RestartEvent,
-    ReviewEvent,
-    SearchEvent,
     SessionEvent,
-    StatusEvent,
     TokenEvent,
     ToolCallEvent,
-    ToolProgressEvent,
     ToolResultEvent,
     UsageEvent,
 )
@@ -61,14 +53,13 @@ from turnwire.wires.framing import (
     COMMENT_HEARTBEAT,
     TOKEN_BODY,
     TURN_FAILED,
-    AnswerEvent,
-    OpenWaits,
-    WaitEvent,
     answer_json,
     frame,
 )
 from turnwire.wires.progress import step_line
+from turnwire.wires.turn_view import AnswerEvent, OpenWaits, ReportEvent, TurnView, WaitEvent
 
+_StepEvent = ReportEvent | WaitEvent | AnswerEvent | MessageEvent | ReasoningEvent | CitationEvent | UsageEvent
 _MARK = "\x00"  # The log removes control characters, so no text contains it.
 
 
@@ -117,17 +108,15 @@ class TaskEncoder:
         self._wire = wire
         self._sent = 0
         self._ids = TaskIds("", "")
-        self._agent = ""
         self._answer_prefix = self._answer_suffix = b""
         self._has_answer = False
-        self._waits = OpenWaits()
+        self._turn = TurnView()
+        self._waits = OpenWaits[tuple[LoggedEvent, AnswerEvent]]()
         self._requests: list[WaitEvent] = []
-        self._answers: list[LoggedEvent] = []
         self._position = self._at = 0
-        self._error: ErrorEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        resumed = self._continue() if self._waits and not self._waits.keeps(logged) else b""
+        resumed = self._continue() if self._waits.end_at(logged) else b""
         if logged.body.startswith(TOKEN_BODY):
             return resumed + self._token(answer_json(logged.body))
         return resumed + self._event(logged)
@@ -151,59 +140,40 @@ class TaskEncoder:
 
     def _continue(self) -> bytes:
         """Return the end of the wait, and the answers that ended it."""
-        ended, answers = self.pause(), self._answers
+        ended = self.pause()
         self._sent += 1
-        self._waits.clear()
-        self._requests, self._answers = [], []
-        return ended + b"".join(map(self._step, answers))
+        self._requests = []
+        return ended + b"".join(self._step(logged, event) for logged, event in self._waits.end())
 
     def _event(self, logged: LoggedEvent) -> bytes:
-        event = logged.event
+        event = self._turn.read(logged)
         match event:
             case SessionEvent():
                 self._begin(event)
                 return b""
             case MessageEvent() if logged.position == 2:
-                return self._send({"task": new_task(self._ids, self._agent, event.content, logged.at)})
+                return self._send({"task": new_task(self._ids, self._turn.agent, event.content, logged.at)})
             case ApprovalRequestEvent() | QuestionEvent() | ToolCallEvent():
                 return self._wait(logged, event)
             case ApprovalResponseEvent() | ReplyEvent() | ToolResultEvent():
                 return self._answer(logged, event)
-            case ErrorEvent():
-                self._error = event
-                return b""
             case ResponseEvent():
                 if not self._has_answer:
                     return b""
                 return self._send(artifact_update(self._ids, "", append=True, last=True, citations=event.citations))
             case DoneEvent():
                 return self._end(logged, event)
-            case RestartEvent():
-                raise RestartedError(event.from_position)
-            case ReasoningEvent():
-                return b"" if event.agent_path else self._step(logged)
-            case TokenEvent():
+            case TokenEvent() | ErrorEvent() | RestartEvent():
                 return b""
-            case (
-                MessageEvent()
-                | InputEvent()
-                | StatusEvent()
-                | HandoffEvent()
-                | SearchEvent()
-                | ReviewEvent()
-                | ToolProgressEvent()
-                | CitationEvent()
-                | CustomEvent()
-                | UsageEvent()
-            ):
-                return self._step(logged)
+            case ReasoningEvent() if event.agent_path:
+                return b""
             case _:
-                assert_never(event)
+                return self._step(logged, event)
 
     def _begin(self, event: SessionEvent) -> None:
         known = self._wire.names
         context_id, message_id = (known.context_id, known.message_id) if known else (event.session_id, "")
-        self._ids, self._agent = TaskIds(event.turn_id, context_id, message_id), event.agent
+        self._ids = TaskIds(event.turn_id, context_id, message_id)
         piece = self._wire.event(artifact_update(self._ids, _MARK, append=True))
         self._answer_prefix, _, self._answer_suffix = piece.partition(ascii_json(_MARK))
 
@@ -211,9 +181,9 @@ class TaskEncoder:
         self._sent += 1
         return frame(self._wire.event(response), b"%d" % self._sent)
 
-    def _step(self, logged: LoggedEvent) -> bytes:
+    def _step(self, logged: LoggedEvent, event: _StepEvent) -> bytes:
         """Return an update of the status with the event, and with a line of text if there is one."""
-        line = step_line(logged.event)
+        line = step_line(event)
         note = agent_message(self._ids, logged.position, text_part(line)) if line else None
         metadata = event_metadata(logged.body)
         return self._send(status_update(self._ids, status(WORKING, logged.at, note), metadata))
@@ -224,22 +194,19 @@ class TaskEncoder:
             self._waits.begin(event)
             self._requests.append(event)
             self._position, self._at = logged.position, logged.at
-        return self._step(logged)
+        return self._step(logged, event)
 
     def _answer(self, logged: LoggedEvent, event: AnswerEvent) -> bytes:
         """Keep an answer until the last one has come, so that the end of the wait is sent before all answers."""
         if not self._waits:
-            return self._step(logged)
-        self._answers.append(logged)
-        if self._waits.is_last(event):
-            return self._continue()
-        self._waits.end(event)
-        return b""
+            return self._step(logged, event)
+        return self._continue() if self._waits.answer(event, (logged, event)) else b""
 
     def _end(self, logged: LoggedEvent, event: DoneEvent) -> bytes:
         text = ""
         if event.outcome in ("failed", "interrupted"):
-            text = self._error.error if self._error else TURN_FAILED
+            error = self._turn.error
+            text = error.error if error else TURN_FAILED
         elif event.joined is not None:
             text = joined_text(event.joined.turn_id)
         note = agent_message(self._ids, logged.position, text_part(text)) if text else None

@@ -10,8 +10,9 @@ from turnwire.core.contracts.stores import TurnStatus
 from turnwire.core.log.codec import ascii_json, time_text
 from turnwire.core.log.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
 from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
-from turnwire.wires.framing import WaitEvent, omit_none
+from turnwire.wires.framing import omit_none
 from turnwire.wires.progress import approval_question, open_client_calls, open_questions, status_of, waiting_steps
+from turnwire.wires.turn_view import WaitEvent
 
 Version = Literal["1.0", "0.3"]
 VERSIONS: Mapping[str, Version] = {"1.0": "1.0", "0.3": "0.3"}

@@ -36,6 +36,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
 from turnwire.wires.progress import approval_question, question_schema, step_line
+from turnwire.wires.turn_view import ShownCalls
 
 Update = dict[str, Any]
 Positioned = tuple[int, Event]
@@ -64,9 +65,8 @@ class SessionUpdates:
         self._turn_id = turn_id
         self._message = ""
         self._thought = ""
-        self._calls: dict[str, str] = {}
-        self._call_ids: dict[str, str] = {}
-        self._used: set[str] = set()
+        self._calls = ShownCalls(":")
+        self._calls.prefix = f"{turn_id}:"
         self._requests: dict[str, ApprovalRequestEvent] = {}
         self._questions: dict[str, QuestionEvent] = {}
 
@@ -82,7 +82,7 @@ class SessionUpdates:
 
     def call_id(self, call_id: str) -> str:
         """Return the id of a call that is unique in the session; a model may use its own id again."""
-        return self._call_ids[call_id]
+        return self._calls[call_id]
 
     def updates(self, position: int, event: Event) -> list[Update]:
         """Return the updates for one event."""
@@ -147,10 +147,7 @@ class SessionUpdates:
     def _call(
         self, position: int, call_id: str, tool: str, args: Any, kind: str = "other", title: str = ""
     ) -> list[Update]:
-        own_id = f"{self._turn_id}:{call_id}"
-        own_id = f"{own_id}:{position}" if own_id in self._used else own_id
-        self._used.add(own_id)
-        self._call_ids[call_id], self._calls[call_id] = own_id, "in_progress"
+        own_id = self._calls.start(call_id, position)
         self._message = self._thought = ""
         return [
             {
@@ -171,35 +168,34 @@ class SessionUpdates:
             begun = self._call(position, own_id, event.tool, {"query": event.query}, "search", f"Search: {event.query}")
         if event.phase == "started":
             return begun
-        self._calls[own_id] = "completed" if event.phase == "finished" else "failed"
+        status = "completed" if event.phase == "finished" else "failed"
         hits = "\n".join(f"[{hit.index}] {hit.title or hit.document_id}" for hit in event.hits or ())
-        return [*begun, _call_update(self.call_id(own_id), status=self._calls[own_id], content=_content(hits))]
+        return [*begun, _call_update(self._calls.end(own_id), status=status, content=_content(hits))]
 
     def _progress(self, event: ToolProgressEvent) -> list[Update]:
-        if self._calls.get(event.call_id) != "in_progress" or not event.text:
+        if not self._calls.is_open(event.call_id) or not event.text:
             return []
         return [_call_update(self.call_id(event.call_id), content=_content(event.text))]
 
     def _result(self, position: int, event: ToolResultEvent) -> list[Update]:
         begun = [] if event.call_id in self._calls else self._call(position, event.call_id, event.tool, {})
         self._requests.pop(event.call_id, None)
-        self._calls[event.call_id] = status = "completed" if event.success else "failed"
+        status = "completed" if event.success else "failed"
         text = "" if event.result is None else text_or_json(event.result)
-        update = _call_update(self.call_id(event.call_id), status=status, content=_content(text))
+        update = _call_update(self._calls.end(event.call_id), status=status, content=_content(text))
         return [*begun, {**update, "rawOutput": event.result}]
 
     def _request(self, position: int, event: ApprovalRequestEvent) -> list[Update]:
         begun = [] if event.call_id in self._calls else self._call(position, event.call_id, event.tool, event.args)
-        self._calls[event.call_id], self._requests[event.call_id] = "in_progress", event
-        return [*begun, _call_update(self.call_id(event.call_id), status="pending")]
+        call = self.call_id(event.call_id)
+        self._calls.open[call], self._requests[event.call_id] = (), event
+        return [*begun, _call_update(call, status="pending")]
 
     def _close_calls(self) -> list[Update]:
         """Return the end of the calls that have none."""
-        still_open = [call_id for call_id, status in self._calls.items() if status == "in_progress"]
-        self._calls |= dict.fromkeys(still_open, "failed")
         self._requests = {}
         closing = _content(TOOL_UNFINISHED)
-        return [_call_update(self.call_id(call_id), status="failed", content=closing) for call_id in still_open]
+        return [_call_update(call, status="failed", content=closing) for call in self._calls.end_all()]
 
 
 def state_updates(state: TurnState) -> Iterator[Update]:

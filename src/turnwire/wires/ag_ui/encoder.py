@@ -11,7 +11,6 @@ from typing import Any, Self, assert_never
 from msgspec import Raw, to_builtins
 
 from turnwire.core.contracts.wires import Control, Encoder
-from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -36,17 +35,12 @@ from turnwire.core.log.events import (
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
-    Usage,
     UsageEvent,
 )
-from turnwire.core.log.state import add_usage
 from turnwire.wires.ag_ui.frames import (
-    AgentPath,
     Events,
-    OpenMessages,
     RunInterrupts,
     RunSequence,
-    RunToolCalls,
     SubAgents,
     application_name,
     approval_interrupt,
@@ -55,6 +49,7 @@ from turnwire.wires.ag_ui.frames import (
     decision_event,
     event_json,
     interrupt_id,
+    new_text,
     numbered,
     question_interrupt,
     result_event,
@@ -63,9 +58,12 @@ from turnwire.wires.ag_ui.frames import (
     run_suspended,
     run_usage,
     shared_state,
+    text_ended,
+    text_started,
     unanswered,
 )
-from turnwire.wires.framing import AnswerEvent, OpenWaits, answer_json, omit_none
+from turnwire.wires.framing import answer_json, omit_none
+from turnwire.wires.turn_view import AgentPath, AnswerEvent, OpenTexts, OpenWaits, ShownCalls, TurnView
 
 VERSIONS = (0, 1)
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
@@ -114,26 +112,22 @@ class RunEncoder:
     def __init__(self, thread_id: str, run_ids: tuple[str, ...], version: int) -> None:
         self._runs = RunSequence(thread_id, run_ids, version)
         self._version = version
-        self._turn_id = ""
-        self._agent = ""
+        self._turn = TurnView()
         self._sent = 0
-        self._messages = OpenMessages()
-        self._calls = RunToolCalls()
+        self._texts = OpenTexts()
+        self._calls = ShownCalls()
         self._subagents = SubAgents()
         self._searches: dict[tuple[AgentPath, str], str] = {}
-        self._usage: dict[str | None, Usage] = {}
         self._parent_ids: dict[AgentPath, str] = {}
-        self._waits = OpenWaits()
+        self._waits = OpenWaits[bytes]()
         self._interrupts = RunInterrupts()
-        self._error: ErrorEvent | None = None
-        self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         content = answer_json(logged.body)
-        if content and not self._waits and (prefix := self._messages.answer_prefix):
+        if content and not self._waits and (prefix := self._texts.answer_prefix):
             self._sent += 1
             return b"id: %d\ndata: %b%b}\n\n" % (self._sent, prefix, content)
-        events = self._next_run() if self._waits and not self._waits.keeps(logged) else []
+        events = self._next_run() if self._waits.end_at(logged) else []
         if content:
             events += self._delta((), content, logged.position, is_reasoning=False)
         else:
@@ -146,11 +140,11 @@ class RunEncoder:
         return numbered(self._suspended(), self._sent) if self._waits else b""
 
     def _event(self, logged: LoggedEvent) -> Events:
-        event, position = logged.event, logged.position
+        event, position = self._turn.read(logged), logged.position
         path = event.agent_path
         match event:
             case SessionEvent():
-                self._turn_id, self._agent = event.turn_id, event.agent
+                self._calls.prefix = f"{event.turn_id}:"
                 return self._runs.start(event.session_id, event.turn_id, event.agent)
             case TokenEvent() | ReasoningEvent():
                 return self._text(event, position)
@@ -158,11 +152,11 @@ class RunEncoder:
                 # A custom event is no message, so it may come in the middle of one.
                 return self._custom(logged, "turnwire.status")
             case HandoffEvent():
-                return self._messages.end(path) + self._custom(logged, "turnwire.handoff") + self._hand_over(event)
+                return self._end_text(path) + self._custom(logged, "turnwire.handoff") + self._hand_over(event)
             case SearchEvent() | ReviewEvent():
                 return self._activity(event, position)
             case InputEvent():
-                return self._messages.end(path) + self._custom(logged, "turnwire.input")
+                return self._end_text(path) + self._custom(logged, "turnwire.input")
             case QuestionEvent():
                 return self._question(event, position)
             case ReplyEvent():
@@ -186,22 +180,11 @@ class RunEncoder:
             case ApprovalRequestEvent():
                 return self._approval_request(event, position)
             case ApprovalResponseEvent():
-                return self._answer(event, decision_event(event, self._calls.id_of(event.call_id)))
-            case UsageEvent():
-                self._usage[event.model] = add_usage(self._usage.get(event.model), event)
-                return []
-            case ErrorEvent():
-                self._error = event
-                return []
-            case ResponseEvent():
-                self._response = event
-                return []
+                return self._answer(event, decision_event(event, self._calls.find(event.call_id)))
             case DoneEvent():
                 return self._end(event, position)
-            case MessageEvent():
+            case MessageEvent() | UsageEvent() | ErrorEvent() | ResponseEvent() | RestartEvent():
                 return []
-            case RestartEvent():
-                raise RestartedError(event.from_position)
             case _:
                 assert_never(event)
 
@@ -210,54 +193,47 @@ class RunEncoder:
     def _suspended(self) -> Events:
         """Return the events that end a run that waits for answers. The state does not change."""
         return [
-            *self._messages.ends(),
+            *self._text_ends(),
             *self._subagents.ends(self._interrupts.ids),
-            event_json("STEP_FINISHED", stepName=self._agent),
-            run_suspended(self._runs.ids, self._interrupts.all, run_usage(self._usage)),
+            event_json("STEP_FINISHED", stepName=self._turn.agent),
+            run_suspended(self._runs.ids, self._interrupts.all, run_usage(self._turn.usage_by_model)),
         ]
 
     def _answer(self, event: AnswerEvent, shown: bytes) -> Events:
         """Keep an answer for the next run, which begins with the last one that the turn waits for."""
-        if not self._waits:
-            return []
-        self._interrupts.answers.append(shown)
-        if self._waits.is_last(event):
-            return self._next_run()
-        self._waits.end(event)
-        return []
+        return self._next_run() if self._waits and self._waits.answer(event, shown) else []
 
     def _next_run(self) -> Events:
-        ended, answers = self._suspended(), self._interrupts.answers
+        ended = self._suspended()
         self._clear()
-        self._waits.clear()
-        self._interrupts, self._usage = RunInterrupts(), {}
-        return ended + self._runs.next(self._agent) + answers
+        self._interrupts = RunInterrupts()
+        self._turn.begin_segment()
+        return ended + self._runs.next(self._turn.agent) + self._waits.end()
 
     def _end(self, done: DoneEvent, position: int) -> Events:
-        ended = self._messages.ends()
+        ended = self._text_ends()
         for call, path in self._calls.open.items():
             ended += self._start_agents(path, position)
             ended.append(unanswered(call, self._subagents.id_of(path)))
-        ended += [*self._subagents.ends({}), event_json("STEP_FINISHED", stepName=self._agent)]
+        ended += [*self._subagents.ends({}), event_json("STEP_FINISHED", stepName=self._turn.agent)]
         self._clear()
-        usage = run_usage(self._usage)
-        return [*ended, run_ended(self._runs.ids, self._version, done, self._error, self._response, usage)]
+        return [*ended, run_ended(self._runs.ids, self._version, done, self._turn)]
 
     def _clear(self) -> None:
-        self._messages.clear()
+        self._texts.clear()
         self._subagents.clear()
         self._parent_ids.clear()
 
     # Agents
 
     def _start_agents(self, path: AgentPath, position: int) -> Events:
-        return self._subagents.start(path, self._turn_id, position) if self._version else []
+        return self._subagents.start(path, self._turn.turn_id, position) if self._version else []
 
     def _hand_over(self, handoff: HandoffEvent) -> Events:
         """Begin a new step of the run, unless the handoff is inside a sub-agent."""
         if handoff.agent_path:
             return []
-        before, self._agent = self._agent, handoff.agent
+        before, self._turn.agent = self._turn.agent, handoff.agent
         return [event_json("STEP_FINISHED", stepName=before), event_json("STEP_STARTED", stepName=handoff.agent)]
 
     def _custom(self, logged: LoggedEvent, name: str) -> Events:
@@ -268,7 +244,7 @@ class RunEncoder:
     def _activity(self, activity: SearchEvent | ReviewEvent, position: int) -> Events:
         """Return an activity; later events of the same search change the first one."""
         path = activity.agent_path
-        started = self._messages.end(path) + self._start_agents(path, position)
+        started = self._end_text(path) + self._start_agents(path, position)
         content: dict[str, Any] = to_builtins(activity)
         kind = content.pop("type")
         fields = {"activityType": kind, "subagentRunId": self._subagents.id_of(path)}
@@ -276,7 +252,7 @@ class RunEncoder:
         if kind == "search" and key in self._searches:
             patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in content.items()]
             return [*started, event_json("ACTIVITY_DELTA", messageId=self._searches[key], patch=patch, **fields)]
-        message_id = f"{self._turn_id}:{kind}-{position}"
+        message_id = f"{self._turn.turn_id}:{kind}-{position}"
         if kind == "search":
             self._searches[key] = message_id
         return [*started, event_json("ACTIVITY_SNAPSHOT", messageId=message_id, content=content, **fields)]
@@ -295,38 +271,49 @@ class RunEncoder:
     def _delta(self, path: AgentPath, content: bytes, position: int, *, is_reasoning: bool) -> Events:
         """Return a piece of a message, whose text is encoded as JSON, after the start of the message if it is new."""
         started: Events = []
-        if not self._messages.delta_prefix(path, is_reasoning=is_reasoning):
-            started = self._start_agents(path, position)
-            message_id = f"{self._turn_id}:{'reasoning' if is_reasoning else 'text'}-{position}"
+        text = self._texts.find(path, is_reasoning=is_reasoning)
+        if text is None:
+            started = self._start_agents(path, position) + self._end_text(path)
+            message_id = f"{self._turn.turn_id}:{'reasoning' if is_reasoning else 'text'}-{position}"
             self._parent_ids.pop(path, None)
             if not is_reasoning:
                 self._parent_ids[path] = message_id
             agent = self._subagents.id_of(path)
-            started += self._messages.start(path, message_id, agent, is_reasoning=is_reasoning)
-        return [*started, self._messages.delta_prefix(path, is_reasoning=is_reasoning) + content + b"}"]
+            text = new_text(message_id, agent, is_reasoning=is_reasoning)
+            self._texts.start(path, text)
+            started += text_started(text, agent)
+        return [*started, text.prefix + content + b"}"]
+
+    def _end_text(self, path: AgentPath) -> Events:
+        text = self._texts.end(path)
+        return [] if text is None else text_ended(text, self._subagents.id_of(path))
+
+    def _text_ends(self) -> Events:
+        """Return the events that end all open messages. They stay open until `_clear`."""
+        return [end for path, text in self._texts.all for end in text_ended(text, self._subagents.id_of(path))]
 
     # Tool calls
 
     def _call(self, source: ToolCallEvent | ApprovalRequestEvent | ToolResultEvent, args: Any, position: int) -> Events:
         path = source.agent_path
-        started = self._messages.end(path) + self._start_agents(path, position)
+        started = self._end_text(path) + self._start_agents(path, position)
         # Calls with no text between them belong to one message.
-        parent = self._parent_ids.setdefault(path, f"{self._turn_id}:calls-{position}")
-        call = self._calls.start(self._turn_id, source.call_id, path, position)
+        parent = self._parent_ids.setdefault(path, f"{self._turn.turn_id}:calls-{position}")
+        call = self._calls.start(source.call_id, position, path)
         return started + call_events(call, source.tool, args, parent, self._subagents.id_of(path))
 
     def _client_call(self, call: ToolCallEvent) -> Events:
         """Return the event by which TanStack AI knows that it has to run a tool; other clients ignore it."""
         if call.runs_on != "client":
             return []
-        fields = {"toolCallId": self._calls.id_of(call.call_id), "toolName": call.tool, "input": call.args}
+        fields = {"toolCallId": self._calls.find(call.call_id), "toolName": call.tool, "input": call.args}
         return [custom("tool-input-available", fields, self._subagents.id_of(call.agent_path))]
 
     def _progress(self, progress: ToolProgressEvent, position: int) -> Events:
         path = progress.agent_path
         if not self._calls.is_open(progress.call_id):
             return []
-        call = self._calls.id_of(progress.call_id)
+        call = self._calls.find(progress.call_id)
         value = omit_none(toolCallId=call, text=progress.text, fraction=progress.fraction, data=progress.data)
         started = self._start_agents(path, position)
         return [*started, custom("turnwire.tool_progress", value, self._subagents.id_of(path))]
@@ -337,27 +324,27 @@ class RunEncoder:
             # The client has sent it, and has a message of its own for it.
             value = {"toolCallId": self._calls.end(result.call_id), "success": result.success, "result": result.result}
             return self._answer(result, custom("turnwire.tool_result", value))
-        started = self._messages.end(path) + self._start_agents(path, position)
-        if self._calls.id_of(result.call_id) is None:
+        started = self._end_text(path) + self._start_agents(path, position)
+        if self._calls.find(result.call_id) is None:
             started += self._call(result, {}, position)
         self._parent_ids.pop(path, None)
-        message_id, call = f"{self._turn_id}:result-{position}", self._calls.end(result.call_id)
+        message_id, call = f"{self._turn.turn_id}:result-{position}", self._calls.end(result.call_id)
         content = result_text(result.success, result.result)
         return [*started, result_event(message_id, call, content, self._subagents.id_of(path))]
 
     def _approval_request(self, request: ApprovalRequestEvent, position: int) -> Events:
         path = request.agent_path
         called = [] if self._calls.is_open(request.call_id) else self._call(request, request.args, position)
-        started = self._messages.end(path) + self._start_agents(path, position)
-        own_id, call = interrupt_id(self._turn_id, position), self._calls.id_of(request.call_id) or ""
+        started = self._end_text(path) + self._start_agents(path, position)
+        own_id, call = interrupt_id(self._turn.turn_id, position), self._calls.find(request.call_id) or ""
         self._waits.begin(request)
         self._interrupts.add(path, approval_interrupt(own_id, request, call, self._subagents.id_of(path)))
         return called + started
 
     def _question(self, question: QuestionEvent, position: int) -> Events:
         path = question.agent_path
-        started = self._messages.end(path) + self._start_agents(path, position)
+        started = self._end_text(path) + self._start_agents(path, position)
         self._waits.begin(question)
-        own_id = interrupt_id(self._turn_id, position)
+        own_id = interrupt_id(self._turn.turn_id, position)
         self._interrupts.add(path, question_interrupt(own_id, question, self._subagents.id_of(path)))
         return started

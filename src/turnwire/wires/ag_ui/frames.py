@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.events import (
@@ -15,15 +14,13 @@ from turnwire.core.log.events import (
     ApprovalResponseEvent,
     CustomEvent,
     DoneEvent,
-    ErrorEvent,
     QuestionEvent,
-    ResponseEvent,
     Usage,
 )
 from turnwire.core.log.shared_state import state_change
 from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
+from turnwire.wires.turn_view import AgentPath, OpenText, TurnView
 
-AgentPath = tuple[str, ...]
 Events = list[bytes]
 """Protocol events in order, each as its JSON."""
 
@@ -110,14 +107,8 @@ class RunSequence:
         return f"{self._run_id(1)}:{number}"
 
 
-def run_ended(
-    run: dict[str, str],
-    version: int,
-    done: DoneEvent,
-    error: ErrorEvent | None,
-    response: ResponseEvent | None,
-    usage: list[dict[str, Any]] | None,
-) -> bytes:
+def run_ended(run: dict[str, str], version: int, done: DoneEvent, turn: TurnView) -> bytes:
+    error, response, usage = turn.error, turn.response, run_usage(turn.usage_by_model)
     if done.outcome in ("failed", "interrupted"):
         message = (error.error if error else "") or TURN_FAILED
         code = error.code if error else done.reason or done.outcome
@@ -193,95 +184,27 @@ class SubAgents:
 # Messages
 
 
-class _OpenMessage(Struct, frozen=True):
-    message_id: str
-    agent: str | None
-    is_reasoning: bool
-    delta_prefix: bytes
-
-    def start(self) -> Events:
-        ids = {"messageId": self.message_id, "subagentRunId": self.agent}
-        if not self.is_reasoning:
-            return [event_json("TEXT_MESSAGE_START", **ids, role="assistant")]
-        return [event_json("REASONING_START", **ids), event_json("REASONING_MESSAGE_START", **ids, role="reasoning")]
-
-    def end(self) -> Events:
-        ids = {"messageId": self.message_id, "subagentRunId": self.agent}
-        if not self.is_reasoning:
-            return [event_json("TEXT_MESSAGE_END", **ids)]
-        return [event_json("REASONING_MESSAGE_END", **ids), event_json("REASONING_END", **ids)]
+def new_text(message_id: str, agent: str | None, *, is_reasoning: bool) -> OpenText:
+    kind = "REASONING_MESSAGE_CONTENT" if is_reasoning else "TEXT_MESSAGE_CONTENT"
+    prefix = event_json(kind, messageId=message_id, subagentRunId=agent)[:-1] + b',"delta":'
+    return OpenText(message_id, is_reasoning, prefix)
 
 
-class OpenMessages:
-    """The messages that are being written: at most one text or one reasoning message per agent."""
+def text_started(text: OpenText, agent: str | None) -> Events:
+    ids = {"messageId": text.id, "subagentRunId": agent}
+    if not text.is_reasoning:
+        return [event_json("TEXT_MESSAGE_START", **ids, role="assistant")]
+    return [event_json("REASONING_START", **ids), event_json("REASONING_MESSAGE_START", **ids, role="reasoning")]
 
-    def __init__(self) -> None:
-        self.answer_prefix = b""
-        """The bytes before the next piece of the answer, while it is being written."""
-        self._open: dict[AgentPath, _OpenMessage] = {}
 
-    def delta_prefix(self, path: AgentPath, *, is_reasoning: bool) -> bytes:
-        """Return the bytes before the next piece of the agent's message; b"" if no such message is open."""
-        message = self._open.get(path)
-        return message.delta_prefix if message is not None and message.is_reasoning is is_reasoning else b""
-
-    def start(self, path: AgentPath, message_id: str, agent: str | None, *, is_reasoning: bool) -> Events:
-        ended = self.end(path)
-        # Nearly every event is a piece of a message, so all but its text is encoded once.
-        kind = "REASONING_MESSAGE_CONTENT" if is_reasoning else "TEXT_MESSAGE_CONTENT"
-        prefix = event_json(kind, messageId=message_id, subagentRunId=agent)[:-1] + b',"delta":'
-        message = self._open[path] = _OpenMessage(message_id, agent, is_reasoning, prefix)
-        if not path and not is_reasoning:
-            self.answer_prefix = prefix
-        return ended + message.start()
-
-    def end(self, path: AgentPath) -> Events:
-        message = self._open.pop(path, None)
-        if not path:
-            self.answer_prefix = b""
-        return [] if message is None else message.end()
-
-    def ends(self) -> Events:
-        """Return the events that end all open messages. They stay open until `clear`."""
-        return [end for message in self._open.values() for end in message.end()]
-
-    def clear(self) -> None:
-        self._open.clear()
-        self.answer_prefix = b""
+def text_ended(text: OpenText, agent: str | None) -> Events:
+    ids = {"messageId": text.id, "subagentRunId": agent}
+    if not text.is_reasoning:
+        return [event_json("TEXT_MESSAGE_END", **ids)]
+    return [event_json("REASONING_MESSAGE_END", **ids), event_json("REASONING_END", **ids)]
 
 
 # Tool calls
-
-
-class RunToolCalls:
-    """The tool calls of a turn, by the ids that the client knows them under."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, str] = {}
-        self._used: set[str] = set()
-        self.open: dict[str, AgentPath] = {}
-        """The calls without a result, and the agents that made them."""
-
-    def id_of(self, call_id: str) -> str | None:
-        return self._ids.get(call_id)
-
-    def is_open(self, call_id: str) -> bool:
-        return self._ids.get(call_id) in self.open
-
-    def start(self, turn_id: str, call_id: str, path: AgentPath, position: int) -> str:
-        """Return a new id for the call: an agent may use a call id twice."""
-        call = f"{turn_id}:{call_id}"
-        while call in self._used:
-            call += f"-{position}"
-        self._used.add(call)
-        self._ids[call_id] = call
-        self.open[call] = path
-        return call
-
-    def end(self, call_id: str) -> str:
-        call = self._ids[call_id]
-        self.open.pop(call, None)
-        return call
 
 
 def call_events(call: str, tool: str, args: dict[str, Any], parent: str, agent: str | None) -> Events:
@@ -359,10 +282,9 @@ def decision_event(decision: ApprovalResponseEvent, call: str | None) -> bytes:
 
 
 class RunInterrupts:
-    """The interrupts of a run that waits, and the answers that came before the last one, for the next run."""
+    """The interrupts of a run that waits."""
 
     def __init__(self) -> None:
-        self.answers: Events = []
         self._by_path: dict[AgentPath, list[dict[str, Any]]] = {}
 
     def add(self, path: AgentPath, interrupt: dict[str, Any]) -> None:

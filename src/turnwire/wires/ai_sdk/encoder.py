@@ -10,7 +10,7 @@ from typing import Any, Self, assert_never, cast
 
 from turnwire.core.contracts.wires import Control, Encoder
 from turnwire.core.errors import RestartedError
-from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -49,7 +49,8 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import AnswerEvent, OpenWaits, answer_json, answer_text, omit_none
+from turnwire.wires.framing import answer_json, answer_text, omit_none
+from turnwire.wires.turn_view import AnswerEvent, OpenText, OpenTexts, OpenWaits, TurnView
 
 VERSIONS = (5, 6, 7)
 _RESERVED_PARTS = frozenset({"status", "handoff", "search", "review", "citation", "approval", "agent", "agent-delta"})
@@ -93,28 +94,25 @@ class ChatEncoder:
         self._fold = TurnFold()
         self._calls = ChatToolCalls(version)
         self._subagent_texts = SubAgentTexts()
+        self._turn = TurnView()
+        self._texts = OpenTexts()
+        self._waits = OpenWaits[bytes]()
         self._start = b""
-        self._text_id = b""
-        self._reasoning_id = ""
         self._has_text = False
-        self._waits = OpenWaits()
-        self._answered = b""
         self._sources: set[int] = set()
-        self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        resumed = b""
-        if self._waits and not self._waits.keeps(logged):
-            resumed = self._resume()
-        if content := answer_json(logged.body):
-            return resumed + self._token(logged, content)
-        return resumed + self._event(logged)
+        content = answer_json(logged.body)
+        if content and not self._waits and (prefix := self._texts.answer_prefix):
+            return b"%b%b}\n\n" % (prefix, content)
+        resumed = self._resume() if self._waits.end_at(logged) else b""
+        return resumed + (self._token(logged, content) if content else self._event(logged))
 
     def pause(self) -> bytes:
         return finish("tool-calls") if self._waits else b""
 
     def _event(self, logged: LoggedEvent) -> bytes:
-        event, position = logged.event, logged.position
+        event, position = self._turn.read(logged), logged.position
         if not isinstance(event, TokenEvent | ReasoningEvent):
             self._fold.add(logged)
         match event:
@@ -125,7 +123,7 @@ class ChatEncoder:
             case TokenEvent() | ReasoningEvent() if event.agent_path:
                 return self._subagent_texts.add(event, position)
             case ReasoningEvent():
-                return self._reason(event, position)
+                return self._text(ascii_json(event.content), position, is_reasoning=True) if event.content else b""
             case StatusEvent():
                 return event_part(logged, "status", transient=True)
             case HandoffEvent():
@@ -162,14 +160,9 @@ class ChatEncoder:
                 return called + self._close() + self._calls.request(event)
             case ApprovalResponseEvent():
                 return self._answer(event, self._calls.decide(event))
-            case ResponseEvent():
-                self._response = event
-                return b""
             case DoneEvent():
                 return self._end(event)
-            case RestartEvent():
-                raise RestartedError(event.from_position)
-            case TokenEvent() | MessageEvent() | UsageEvent() | ErrorEvent():
+            case TokenEvent() | MessageEvent() | UsageEvent() | ErrorEvent() | ResponseEvent() | RestartEvent():
                 return b""
             case _:
                 assert_never(event)
@@ -177,36 +170,30 @@ class ChatEncoder:
     # Texts
 
     def _token(self, logged: LoggedEvent, content: bytes) -> bytes:
-        started = b""
-        if not self._text_id:
-            if not self._has_text:
-                # The fold needs the time when the answer began, not its text.
-                self._has_text = True
-                self._fold.add_token("", logged.position, logged.at)
-            started = self._close() + self._next_step()
-            self._text_id = b"text-%d" % logged.position
-            started += b'data: {"type":"text-start","id":"%b"}\n\n' % self._text_id
-        return started + b'data: {"type":"text-delta","id":"%b","delta":%b}\n\n' % (self._text_id, content)
+        if not self._has_text:
+            # The fold needs the time when the answer began, not its text.
+            self._has_text = True
+            self._fold.add_token("", logged.position, logged.at)
+        return self._text(content, logged.position, is_reasoning=False)
 
-    def _reason(self, event: ReasoningEvent, position: int) -> bytes:
-        if not event.content:
-            return b""
-        started = b""
-        if not self._reasoning_id:
-            started = self._close() + self._next_step()
-            self._reasoning_id = f"reasoning-{position}"
-            started += chunk("reasoning-start", {"id": self._reasoning_id})
-        return started + chunk("reasoning-delta", {"id": self._reasoning_id, "delta": event.content})
+    def _text(self, content: bytes, position: int, *, is_reasoning: bool) -> bytes:
+        """Return a piece of a text, which is encoded as JSON, after the start of the text if it is new."""
+        started, text = b"", self._texts.find((), is_reasoning=is_reasoning)
+        if text is None:
+            kind = "reasoning" if is_reasoning else "text"
+            name = f"{kind}-{position}"
+            started = self._close() + self._next_step() + chunk(f"{kind}-start", {"id": name})
+            prefix = chunk(f"{kind}-delta", {"id": name}).removesuffix(b"}\n\n") + b',"delta":'
+            text = OpenText(name, is_reasoning, prefix)
+            self._texts.start((), text)
+        return b"%b%b%b}\n\n" % (started, text.prefix, content)
 
     def _close(self) -> bytes:
         """End every open text, because another part follows."""
-        closed = self._subagent_texts.close()
-        if self._text_id:
-            closed += b'data: {"type":"text-end","id":"%b"}\n\n' % self._text_id
-        if self._reasoning_id:
-            closed += chunk("reasoning-end", {"id": self._reasoning_id})
-        self._text_id, self._reasoning_id = b"", ""
-        return closed
+        closed, text = self._subagent_texts.close(), self._texts.end(())
+        if text is None:
+            return closed
+        return closed + chunk("reasoning-end" if text.is_reasoning else "text-end", {"id": text.id})
 
     def _source(self, citation: CitationEvent) -> bytes:
         if citation.index in self._sources:
@@ -217,7 +204,7 @@ class ChatEncoder:
     # Tool calls and approvals
 
     def _call(self, event: ToolCallEvent | ApprovalRequestEvent, position: int) -> bytes:
-        return self._close() + self._next_step() + self._calls.start(event, event.args, position)
+        return self._close() + self._next_step() + self._calls.call(event, event.args, position)
 
     def _next_step(self) -> bytes:
         if not self._calls.are_settled:
@@ -236,24 +223,18 @@ class ChatEncoder:
         """Keep the chunks of an answer until the last one that the turn waits for, with which it continues."""
         if not self._waits:
             return chunks
-        self._answered += chunks
-        if self._waits.is_last(event):
-            return self._resume()
-        self._waits.end(event)
-        return b""
+        return self._resume() if self._waits.answer(event, chunks) else b""
 
     def _resume(self) -> bytes:
         """Start the message again after a pause, with every answer that was given meanwhile."""
-        resumed = self.pause() + self._start + self._answered
-        self._waits.clear()
-        self._answered = b""
+        paused = self.pause()
         self._calls.in_step.clear()
-        return resumed
+        return paused + self._start + b"".join(self._waits.end())
 
     def _end(self, done: DoneEvent) -> bytes:
         state = self._fold.state()
-        ended = self._close() + self._calls.end_all() + self._next_step()
-        return ended + metadata_chunk(done, state, self._response) + outcome_chunks(done, state)
+        ended = self._close() + self._calls.close_all() + self._next_step()
+        return ended + metadata_chunk(done, state, self._turn.response) + outcome_chunks(done, state)
 
 
 def _step_id(event: SearchEvent | ReviewEvent) -> str:

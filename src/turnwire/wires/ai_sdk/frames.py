@@ -36,6 +36,7 @@ from turnwire.wires.framing import (
     text_or_json,
     usage_fields,
 )
+from turnwire.wires.turn_view import ShownCalls
 
 START_STEP = b'data: {"type":"start-step"}\n\n'
 FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
@@ -128,13 +129,12 @@ def finish(reason: str) -> bytes:
 # Tool calls
 
 
-class ChatToolCalls:
+class ChatToolCalls(ShownCalls):
     """The tool calls of a turn, by the ids that the client knows them under; `in_step` are those of this step."""
 
     def __init__(self, version: int) -> None:
+        super().__init__()
         self._version = version
-        self._ids: dict[str, str] = {}
-        self._open: dict[str, None] = {}
         self._requests: dict[str, ApprovalRequestEvent] = {}
         self._denied: set[str] = set()
         # Calls of the client's tools, and questions: parts of a known type, with which a client calls `onToolCall`.
@@ -144,34 +144,26 @@ class ChatToolCalls:
     @property
     def are_settled(self) -> bool:
         """Return True if the step has calls and all of them have ended."""
-        return bool(self.in_step) and self.in_step.isdisjoint(self._open)
+        return bool(self.in_step) and self.in_step.isdisjoint(self.open)
 
     @property
     def needs_own_step(self) -> bool:
         """Return True if calls that the server runs are open in this step, or if all calls of it have ended."""
-        open_calls = self.in_step.intersection(self._open)
+        open_calls = self.in_step.intersection(self.open)
         return self.are_settled or any(call not in self._static and call not in self._requests for call in open_calls)
-
-    def is_open(self, call_id: str) -> bool:
-        return self._ids.get(call_id) in self._open
 
     def is_open_in_step(self, call_id: str) -> bool:
         """Return True for an open call of this step, the only step in which a client looks for approval requests."""
-        return self.is_open(call_id) and self._ids[call_id] in self.in_step
+        return self.is_open(call_id) and self[call_id] in self.in_step
 
-    def start(
+    def call(
         self, event: ToolCallEvent | ApprovalRequestEvent | ToolResultEvent, args: dict[str, Any], position: int
     ) -> bytes:
-        # An agent may use an id again; the client would take the new call for the ended one.
-        call_id = event.call_id
-        call = f"{call_id}-{position}" if call_id in self._ids else call_id
         ended = b""
-        if self.is_open(call_id):
+        if self.is_open(event.call_id):
             # Requested again after a wait: the client would show the earlier part as running for ever.
-            ended = self._output(self._ids[call_id], "A person is asked about this call again.")
-            del self._open[self._ids[call_id]]
-        self._ids[call_id] = call
-        self._open[call] = None
+            ended = self._output(self.end(event.call_id), "A person is asked about this call again.")
+        call = self.start(event.call_id, position)
         self.in_step.add(call)
         if isinstance(event, ToolCallEvent) and event.runs_on == "client":
             self._static.add(call)
@@ -187,8 +179,7 @@ class ChatToolCalls:
 
     def ask(self, event: QuestionEvent) -> bytes:
         """Return a question as the call of a tool of the client, under the id of the question."""
-        self._ids[event.id] = event.id
-        self._open[event.id] = None
+        self.open[event.id] = ()
         self._static.add(event.id)
         self.in_step.add(event.id)
         args = omit_none(prompt=event.prompt, schema=event.schema, callId=event.call_id)
@@ -196,9 +187,8 @@ class ChatToolCalls:
 
     def reply(self, event: ReplyEvent) -> bytes:
         call = event.question_id
-        if call not in self._open:
+        if self.open.pop(call, None) is None:
             return b""
-        del self._open[call]
         if not event.declined:
             return self._output(call, event.value)
         return self._error(call, f"{QUESTION_DECLINED} {event.reason}" if event.reason else QUESTION_DECLINED)
@@ -207,17 +197,16 @@ class ChatToolCalls:
         if not self.is_open(event.call_id):
             return b""
         output = omit_none(text=event.text, fraction=event.fraction, data=event.data)
-        call = self._ids[event.call_id]
+        call = self[event.call_id]
         return chunk(
             "tool-output-available", {"toolCallId": call, "output": output, **self._kind(call), "preliminary": True}
         )
 
     def result(self, event: ToolResultEvent, position: int) -> bytes:
-        started = self.start(event, {}, position) if event.call_id not in self._ids else b""
-        call = self._ids[event.call_id]
-        if call in self._denied:
+        started = self.call(event, {}, position) if event.call_id not in self else b""
+        if self[event.call_id] in self._denied:
             return b""  # The tool never ran: this result is what the model was told about the denial.
-        self._open.pop(call, None)
+        call = self.end(event.call_id)
         if event.success:
             return started + self._output(call, event.result)
         text = "The tool failed." if event.result in (None, "") else text_or_json(event.result)
@@ -225,14 +214,14 @@ class ChatToolCalls:
 
     def request(self, event: ApprovalRequestEvent) -> bytes:
         """Return the approval request of an open call, under the id of the call."""
-        call = self._ids[event.call_id]
+        call = self[event.call_id]
         self._requests[call] = event
         if self._version == 5:
             return self._approval_part(call, {"state": "requested"})
         return chunk("tool-approval-request", omit_none(approvalId=call, toolCallId=call, reason=event.reason))
 
     def decide(self, event: ApprovalResponseEvent) -> bytes:
-        call = self._ids.get(event.call_id, "")
+        call = self.find(event.call_id) or ""
         if call not in self._requests:
             return b""
         decision = b""
@@ -244,16 +233,14 @@ class ChatToolCalls:
             decision = chunk("tool-approval-response", fields)
         if event.approved:
             return decision
-        self._denied.add(call)
-        self._open.pop(call, None)
+        self._denied.add(self.end(event.call_id))
         if self._version == 5:
             return decision + self._error(call, f"Denied: {event.reason}" if event.reason else "Denied.")
         return decision + chunk("tool-output-denied", {"toolCallId": call})
 
-    def end_all(self) -> bytes:
+    def close_all(self) -> bytes:
         """End the calls without a result: a client would show them as running for ever."""
-        unfinished, self._open = self._open, {}
-        return b"".join(self._error(call, TOOL_UNFINISHED) for call in unfinished)
+        return b"".join(self._error(call, TOOL_UNFINISHED) for call in self.end_all())
 
     def _approval_part(self, call: str, fields: dict[str, Any]) -> bytes:
         request = self._requests[call]

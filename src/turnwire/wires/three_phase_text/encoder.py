@@ -10,43 +10,32 @@ no error after the first byte, so a failed turn ends with a readable message, an
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 from msgspec import Raw
 
 from turnwire.core.contracts.wires import Control, Encoder
-from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
     CitationEvent,
-    CustomEvent,
     DoneEvent,
     ErrorEvent,
-    HandoffEvent,
     Hit,
-    InputEvent,
     MessageEvent,
-    QuestionEvent,
     ReasoningEvent,
-    ReplyEvent,
     ResponseEvent,
     RestartEvent,
-    ReviewEvent,
     SearchEvent,
     SessionEvent,
-    StatusEvent,
     TokenEvent,
-    ToolCallEvent,
-    ToolProgressEvent,
-    ToolResultEvent,
     UsageEvent,
 )
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
 from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, answer_text
+from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView, WaitEvent
 
+_LineEvent = ReportEvent | WaitEvent | AnswerEvent | ReasoningEvent
 ANSWER = b"\x1d"
 TRAILER = b"\x1e"
 
@@ -79,11 +68,11 @@ class ThreePhaseText:
 
 class _TextEncoder:
     def __init__(self) -> None:
+        self._turn = TurnView()
         self._fold = TurnFold()
         self._has_answer = False
         self._late_lines: list[Raw] = []
         self._evidence: dict[int, tuple[Hit, str]] = {}
-        self._response: ResponseEvent | None = None
 
     @property
     def takes_heartbeat(self) -> bool:
@@ -92,40 +81,21 @@ class _TextEncoder:
     def frame(self, logged: LoggedEvent) -> bytes:
         if logged.body.startswith(TOKEN_BODY):
             return self._token(logged)
-        event = logged.event
-        if isinstance(event, RestartEvent):
-            raise RestartedError(event.from_position)
+        event = self._turn.read(logged)
         self._fold.add(logged)
         match event:
             case SearchEvent():
                 for hit in event.hits or ():
                     self._evidence.setdefault(hit.index, (hit, event.tool))
-                return self._line(logged)
-            case (
-                InputEvent()
-                | StatusEvent()
-                | HandoffEvent()
-                | ReviewEvent()
-                | ToolCallEvent()
-                | ToolProgressEvent()
-                | ToolResultEvent()
-                | ReasoningEvent()
-                | ApprovalRequestEvent()
-                | ApprovalResponseEvent()
-                | QuestionEvent()
-                | ReplyEvent()
-                | CustomEvent()
-            ):
-                return self._line(logged)
-            case ResponseEvent():
-                self._response = event
-                return b""
+                return self._line(logged, event)
             case DoneEvent():
                 return self._end(event)
-            case SessionEvent() | MessageEvent() | TokenEvent() | CitationEvent() | UsageEvent() | ErrorEvent():
+            case SessionEvent() | MessageEvent() | TokenEvent() | CitationEvent() | UsageEvent():
+                return b""
+            case ErrorEvent() | ResponseEvent() | RestartEvent():
                 return b""
             case _:
-                assert_never(event)
+                return self._line(logged, event)
 
     def pause(self) -> bytes:
         return b""
@@ -139,7 +109,7 @@ class _TextEncoder:
         self._fold.add_token("", logged.position, logged.at)
         return ANSWER + text
 
-    def _line(self, logged: LoggedEvent) -> bytes:
+    def _line(self, logged: LoggedEvent, event: _LineEvent) -> bytes:
         kind = logged.type.encode("ascii")
         line = b'{"event":"%b","timestamp":"%b",%b' % (kind, _timestamp(logged.at), logged.body[1:])
         if self._has_answer:
@@ -156,7 +126,7 @@ class _TextEncoder:
         return end + TRAILER + self._trailer(done, state, error)
 
     def _trailer(self, done: DoneEvent, state: TurnState, error: dict[str, str] | None) -> bytes:
-        response = self._response or ResponseEvent("")
+        response = self._turn.response or ResponseEvent("")
         cited = response.citations or state.citations
         trailer: dict[str, Any] = {
             "citations": [] if error else list(_citations(cited, self._evidence)),

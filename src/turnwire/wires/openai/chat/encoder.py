@@ -9,43 +9,33 @@ protocol's reason for an answer that was cut short.
 """
 
 from collections.abc import Mapping
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 import msgspec
 
 from turnwire.core.contracts.wires import Control, Encoder
-from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
-    ApprovalResponseEvent,
     CitationEvent,
-    CustomEvent,
     DoneEvent,
     ErrorEvent,
-    HandoffEvent,
-    InputEvent,
     MessageEvent,
     QuestionEvent,
     ReasoningEvent,
-    ReplyEvent,
     ResponseEvent,
     RestartEvent,
-    ReviewEvent,
-    SearchEvent,
     SessionEvent,
-    StatusEvent,
     TokenEvent,
     ToolCallEvent,
-    ToolProgressEvent,
-    ToolResultEvent,
     Usage,
     UsageEvent,
 )
-from turnwire.core.log.state import add_usage
 from turnwire.core.log.turns import Step, TurnState
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json, frame
+from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView
 
+_SkippedEvent = ReportEvent | AnswerEvent | MessageEvent | TokenEvent | UsageEvent | ErrorEvent | RestartEvent
 NEXT_PARAGRAPH = "\n\n"
 QUESTION_NOTE = (
     "\n\n[The agent waits for the answer to this question. This API has no form for it: "
@@ -88,21 +78,20 @@ class _CompletionEncoder:
     def __init__(self, include_usage: bool, is_limited: bool) -> None:
         self._include_usage = include_usage
         self._is_limited = is_limited
-        self._turn_id = ""
+        self._turn = TurnView()
         self._head: dict[str, Any] = {}
         self._delta_prefix = self._delta_suffix = b""
         self._calls = 0
         self._length = self._start = 0
         self._waits = ""
         self._cited: list[CitationEvent] = []
-        self._usage: Usage | None = None
-        self._error: ErrorEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         resumed = b""
         if self._waits and logged.type not in SUSPENSION_EVENTS:
             resumed = self.pause() + self._chunk({"role": "assistant", "content": ""})
-            self._waits, self._calls, self._usage, self._start = "", 0, None, self._length
+            self._turn.begin_segment()
+            self._waits, self._calls, self._start = "", 0, self._length
         if logged.body.startswith(TOKEN_BODY):
             return resumed + self._token(logged)
         return resumed + self._event(logged)
@@ -119,10 +108,9 @@ class _CompletionEncoder:
         return b"%b%b%b" % (self._delta_prefix, content, self._delta_suffix)
 
     def _event(self, logged: LoggedEvent) -> bytes:
-        event = logged.event
+        event = self._turn.read(logged)
         match event:
             case SessionEvent():
-                self._turn_id = event.turn_id
                 kind, created = "chat.completion.chunk", logged.at // 1000
                 self._head = {**_head(event.turn_id, event.agent, created), "object": kind}
                 delta = self._chunk({"content": _MARK})
@@ -139,47 +127,24 @@ class _CompletionEncoder:
                 return self._chunk({"content": question_text(event.prompt, after_text=self._length > self._start)})
             case CitationEvent():
                 return self._cite(event)
-            case UsageEvent():
-                self._usage = add_usage(self._usage, event)
             case ResponseEvent():
-                self._usage = self._usage or event.usage
                 return b"".join(map(self._cite, event.citations))
-            case ErrorEvent():
-                self._error = event
             case DoneEvent(outcome="completed" | "joined"):
                 return self._finish("stop")
             case DoneEvent(outcome="cancelled"):
                 return self._finish("length")
-            case DoneEvent() if self._is_limited and is_cut_off(self._error):
+            case DoneEvent() if self._is_limited and is_cut_off(self._turn.error):
                 return self._finish("length")
             case DoneEvent():
-                return _error_frame(self._error or ErrorEvent(TURN_FAILED, "turn_failed"))
-            case RestartEvent():
-                raise RestartedError(event.from_position)
-            case (
-                MessageEvent()
-                | InputEvent()
-                | StatusEvent()
-                | HandoffEvent()
-                | SearchEvent()
-                | ReviewEvent()
-                | ToolProgressEvent()
-                | ToolResultEvent()
-                | TokenEvent()
-                | ApprovalResponseEvent()
-                | ReplyEvent()
-                | CustomEvent()
-            ):
-                pass
+                return _error_frame(self._turn.error or ErrorEvent(TURN_FAILED, "turn_failed"))
             case _:
-                assert_never(event)
-        return b""
+                return _skip(event)
 
     def _call(self, event: ApprovalRequestEvent | ToolCallEvent) -> bytes:
         """Return a call that the client has to answer, and wait for its answer."""
         self._waits = "tool_calls"
         self._calls += 1
-        call = _call(self._turn_id, event.call_id, event.tool, event.args)
+        call = _call(self._turn.turn_id, event.call_id, event.tool, event.args)
         return self._chunk({"tool_calls": [{"index": self._calls - 1, **call}]})
 
     def _cite(self, citation: CitationEvent) -> bytes:
@@ -194,10 +159,15 @@ class _CompletionEncoder:
         return frame(ascii_json({**self._head, "choices": [choice], **usage}))
 
     def _finish(self, reason: str) -> bytes:
-        usage = b""
+        usage, response = b"", self._turn.response
         if self._include_usage:
-            usage = frame(ascii_json({**self._head, "choices": [], "usage": _usage_object(self._usage or Usage())}))
+            counts = self._turn.usage or (response and response.usage) or Usage()
+            usage = frame(ascii_json({**self._head, "choices": [], "usage": _usage_object(counts)}))
         return self._chunk({}, reason) + usage + DONE
+
+
+def _skip(event: _SkippedEvent) -> bytes:
+    return b""
 
 
 def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]:

@@ -14,23 +14,19 @@ server runs as `mcp_call`; and so has any other response, if the setting or the 
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 import msgspec
 from msgspec import Raw
 
 from turnwire.core.contracts.wires import Control
-from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json, begins_wait
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     CitationEvent,
-    CustomEvent,
     DoneEvent,
     ErrorEvent,
-    HandoffEvent,
-    InputEvent,
     MessageEvent,
     Outcome,
     QuestionEvent,
@@ -38,18 +34,12 @@ from turnwire.core.log.events import (
     ReplyEvent,
     ResponseEvent,
     RestartEvent,
-    ReviewEvent,
-    SearchEvent,
     SessionEvent,
-    StatusEvent,
     TokenEvent,
     ToolCallEvent,
-    ToolProgressEvent,
     ToolResultEvent,
-    Usage,
     UsageEvent,
 )
-from turnwire.core.log.state import add_usage
 from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
 from turnwire.wires.openai.chat.encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.responses.frames import (
@@ -64,6 +54,7 @@ from turnwire.wires.openai.responses.frames import (
     result_item,
     server_call_item,
 )
+from turnwire.wires.turn_view import ReportEvent, TurnView
 
 _ENDS: Mapping[Outcome, tuple[str, str]] = {
     "completed": ("response.completed", "completed"),
@@ -119,7 +110,7 @@ class ResponsesEncoder:
         self._segment = segment
         self._current = 0
         self._waits = False
-        self._turn_id = self._agent = ""
+        self._turn = TurnView()
         self._at = 0
         self._resource: dict[str, Any] = {}
         self._output = Output()
@@ -128,8 +119,6 @@ class ResponsesEncoder:
         self._server_calls: dict[str, dict[str, Any]] = {}
         self._client_calls: set[str] = set()
         self._used_ids: set[str] = set()
-        self._usage: Usage | None = None
-        self._error: ErrorEvent | None = None
         self._end: tuple[str, str] | None = None
 
     @property
@@ -170,7 +159,7 @@ class ResponsesEncoder:
     def _start_segment(self, at: int) -> None:
         self._current += 1
         if self._current == self._segment:
-            self._resource = new_resource(self._turn_id, self._agent, at, self._echo, self._segment)
+            self._resource = new_resource(self._turn.turn_id, self._turn.agent, at, self._echo, self._segment)
             self._output.emit("response.created", response=self._resource)
             self._output.emit("response.in_progress", response=self._resource)
 
@@ -183,14 +172,16 @@ class ResponsesEncoder:
 
     def _finish(self, outcome: Outcome) -> None:
         self._end = kind, status = _ENDS[outcome]
-        if status == "failed" and "max_output_tokens" in self._echo and is_cut_off(self._error):
+        if status == "failed" and "max_output_tokens" in self._echo and is_cut_off(self._turn.error):
             self._end = kind, status = "response.incomplete", "incomplete"
         self._output.emit(kind, response=self._as_ended(status))
         self._output.emit_raw(DONE)
 
     def _as_ended(self, status: str) -> dict[str, Any]:
-        error = (self._error or _UNKNOWN_ERROR) if status == "failed" else None
-        return ended_resource(self._resource, status, self._at, self._output.items, self._usage, error)
+        turn = self._turn
+        error = (turn.error or _UNKNOWN_ERROR) if status == "failed" else None
+        usage = turn.usage or (turn.response and turn.response.usage)
+        return ended_resource(self._resource, status, self._at, self._output.items, usage, error)
 
     # Events
 
@@ -205,10 +196,9 @@ class ResponsesEncoder:
 
     def _event(self, logged: LoggedEvent) -> None:
         event = logged.event
-        if isinstance(event, RestartEvent):
-            raise RestartedError(event.from_position)
+        if self._is_current or isinstance(event, SessionEvent | RestartEvent):
+            self._turn.read(logged)
         if isinstance(event, SessionEvent):
-            self._turn_id, self._agent = event.turn_id, event.agent
             self._start_segment(logged.at)
         if isinstance(event, ToolCallEvent):
             self._add_call_id(event.call_id)
@@ -234,43 +224,29 @@ class ResponsesEncoder:
             case QuestionEvent():
                 self._ask(event, logged.position)
             case ApprovalRequestEvent():
-                output.add(request_item(event, self._agent))
+                output.add(request_item(event, self._turn.agent))
                 output.place_pending()
             case CitationEvent():
                 output.cite(event, self._answer_length)
-            case UsageEvent():
-                self._usage = add_usage(self._usage, event)
             case ResponseEvent():
                 for citation in event.citations:
                     output.cite(citation, self._answer_length)
-                self._usage = self._usage or event.usage
-            case ErrorEvent():
-                self._error = event
             case DoneEvent():
                 output.close("completed" if event.outcome in ("completed", "joined") else "incomplete")
                 output.place_pending()
                 self._finish(event.outcome)
-            case (
-                InputEvent()
-                | StatusEvent()
-                | HandoffEvent()
-                | SearchEvent()
-                | ReviewEvent()
-                | ToolProgressEvent()
-                | ApprovalResponseEvent()
-                | ReplyEvent()
-                | CustomEvent()
-            ):
-                # OpenAI's helper for Node fails at an unknown type, and knows this one.
-                output.emit("keepalive", event=Raw(logged.body))
-            case SessionEvent() | MessageEvent() | TokenEvent() | RestartEvent():
+            case SessionEvent() | MessageEvent() | TokenEvent() | UsageEvent() | ErrorEvent() | RestartEvent():
                 pass
             case _:
-                assert_never(event)
+                self._report(logged, event)
+
+    def _report(self, logged: LoggedEvent, event: ReportEvent | ApprovalResponseEvent | ReplyEvent) -> None:
+        # OpenAI's helper for Node fails at an unknown type, and knows this one.
+        self._output.emit("keepalive", event=Raw(logged.body))
 
     def _add_call(self, event: ToolCallEvent, position: int) -> None:
         if event.runs_on == "client":
-            call_id = waiting_call_id(self._turn_id, event.call_id)
+            call_id = waiting_call_id(self._turn.turn_id, event.call_id)
         elif SERVER_CALLS in self._echo:
             self._server_calls[event.call_id] = event.args
             return
@@ -283,7 +259,7 @@ class ResponsesEncoder:
             return  # The client has sent it.
         if SERVER_CALLS in self._echo:
             args = self._server_calls.pop(event.call_id, {})
-            self._output.add(server_call_item(self._item_id("mcp", position), self._agent, args, event))
+            self._output.add(server_call_item(self._item_id("mcp", position), self._turn.agent, args, event))
             return
         call_id = self._call_ids.get(event.call_id, event.call_id)
         self._output.add(result_item(self._item_id("fco", position), call_id, event))
@@ -305,4 +281,4 @@ class ResponsesEncoder:
         self._call_ids[call_id] = unique_id
 
     def _item_id(self, prefix: str, position: int) -> str:
-        return f"{prefix}_{self._turn_id}_{position}"
+        return f"{prefix}_{self._turn.turn_id}_{position}"
