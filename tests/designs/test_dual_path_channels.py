@@ -312,7 +312,7 @@ async def test_streaming_enabled_false_falls_back_to_one_message(tmp_path: Path)
 
 
 def test_manifests_have_the_configuration_of_the_design() -> None:
-    """Decision, 6: the keys; the intervals of Telegram differ, see ADR 0010."""
+    """Decision, 6: the keys; the intervals of Telegram differ, see ADR 0013."""
     console, telegram = (
         yaml.safe_load((FOLDER / name / "manifest.yaml").read_text())["config"] for name in ("console", "telegram")
     )
