@@ -47,5 +47,5 @@ def event_loop_is_never_blocked() -> Iterator[None]:
             # It reads no disk.
             function.can_block_in("turnwire/stores/memory.py", {"transaction"})
             # Once for each extension; it is one call on a local disk.
-            function.can_block_in("turnwire/extensions/context.py", {"data_folder"})
+            function.can_block_in("turnwire/extensions/contract.py", {"data_folder"})
         yield

@@ -8,19 +8,28 @@ A channel derives from `Channel`, or from `StreamingChannel` if it shows answers
 lifecycle and all optional methods, so that its author writes `send_to_user` and what the channel does beyond it.
 """
 
+import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from logging import Logger
+from logging import Logger, getLogger
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from turnwire.core.contracts.stores import OnBusy, SqlConnection
+from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.errors import ShuttingDownError
 from turnwire.core.log.files import Blob
+from turnwire.extensions.tables import ExtensionTables
 from turnwire.tools import Tool
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:
+    from turnwire.extensions.events import EventBus
+    from turnwire.extensions.host import ExtensionHost
+    from turnwire.extensions.router import MessageRouter
+
 Topic = Literal["user_message", "agent_response"]
 Subscriber = Callable[[dict[str, Any]], Awaitable[None]]
 OnChunk = Callable[[str], Awaitable[None]]
@@ -98,16 +107,20 @@ class QuestionAsk(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
 
 
-class MessageReceipt(Protocol):
-    """The receipt of a message that is durable: it will be answered once, by this process or by the next one."""
+class MessageReceipt:
+    """The receipt of a message that is durable: it will be answered once, by this process or by the next one.
 
-    @property
-    def message_id(self) -> str:
-        """The channel's own id of the message, or the one that Turnwire has given it."""
-        ...
+    `message_id` is the channel's own id of the message, or the one that Turnwire has given it.
+    """
 
-    @property
-    def user_id(self) -> str: ...
+    def __init__(self, message_id: str, user_id: str, text: str | None = None) -> None:
+        self.message_id = message_id
+        self.user_id = user_id
+        self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # The exception is retrieved here, because the channel may never await the answer.
+        self.text.add_done_callback(lambda future: future.cancelled() or future.exception())
+        if text is not None:
+            self.complete(text)
 
     async def answer(self) -> str:
         """Wait until the channel has taken the answer, or failed to for the first time, and return the answer's text.
@@ -115,60 +128,65 @@ class MessageReceipt(Protocol):
         An answer that fails is a text too, and gives the reason at its end. Cancelling this call does not cancel the
         answer. Raises ShuttingDownError when the answer is left to the next process.
         """
-        ...
+        return await asyncio.shield(self.text)
+
+    def complete(self, text: str) -> None:
+        if not self.text.done():
+            self.text.set_result(text)
+
+    def fail(self, error: Exception) -> None:
+        if not self.text.done():
+            self.text.set_exception(error)
 
 
-class Tables(Protocol):
-    """Tables of an extension in the store, with transactions in the order in which they were made.
-
-    They move with the extension to another machine, which its folder does not. See `TableStore` for the statements that
-    every store understands. The names of the tables begin with the extension's id: `turnwire.notes_pages`.
-    """
-
-    async def create(self, *statements: str) -> None:
-        """Run `CREATE … IF NOT EXISTS` statements. Raises StoreError."""
-        ...
-
-    def transaction(self, work: Callable[[SqlConnection], Awaitable[_T]]) -> Awaitable[_T]:
-        """Await `work(connection)`: all that it writes is committed, or nothing if it raises.
-
-        The work awaits the connection alone. It is done even if the caller is cancelled, and done again if the
-        connection is lost. Raises StoreError, and ShuttingDownError if another process runs the extension now.
-        """
-        ...
-
-
-class ExtensionContext(Protocol):
+class ExtensionContext:
     """The services that Turnwire gives an extension: its configuration, the agents and the other channels.
 
-    `user_id` is the channel's own name for where an answer goes: a chat, a thread, a terminal.
+    `user_id` is the channel's own name for where an answer goes: a chat, a thread, a terminal. `tables` are the
+    extension's own tables in the store.
     """
 
-    @property
-    def extension_id(self) -> str: ...
+    def __init__(
+        self,
+        host: "ExtensionHost",
+        router: "MessageRouter",
+        bus: "EventBus",
+        folder: Path,
+        tables: ExtensionTables,
+    ) -> None:
+        self.extension_id = host.id
+        self.tables = tables
+        self._host = host
+        self._router = router
+        self._bus = bus
+        self._folder = folder
+
     @property
     def config(self) -> Mapping[str, Any]:
         """The manifest's `config` with the user's settings, validated by the extension's `ConfigModel`."""
-        ...
+        return MappingProxyType(dict(self._host.config))
 
     @property
     def data_folder(self) -> Path:
         """The extension's own folder, created on first use, that outlives the process."""
-        ...
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
 
     @property
-    def tables(self) -> Tables:
-        """The extension's own tables in the store."""
-        ...
+    def logger(self) -> Logger:
+        return getLogger(f"turnwire.extensions.{self.extension_id}")
 
-    @property
-    def logger(self) -> Logger: ...
-
-    def get_config(self, name: str, default: Any = None) -> Any: ...
+    def get_config(self, name: str, default: Any = None) -> Any:
+        return self._host.config.get(name, default)
 
     def get_secret(self, env: str) -> str | None:
-        """Return the value of an environment variable that the manifest names as a secret. Never log it."""
-        ...
+        """Return the value of an environment variable that the manifest names as a secret. Never log it.
+
+        Raises LookupError if the manifest does not name it, so that people can see what is read.
+        """
+        if env not in {secret.env for secret in self._host.manifest.secrets}:
+            raise LookupError(f"the manifest of {self.extension_id!r} names no secret {env!r}; add it to its secrets")
+        return os.environ.get(env) or None
 
     async def accept(
         self,
@@ -185,13 +203,24 @@ class ExtensionContext(Protocol):
         From then on the source of the message may forget it: the answer comes back to this channel, after a crash too.
         `principal` owns the turn, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
         message: it is answered once. The messages of one `user_id` are answered one after the other. `attachments` are
-        its files, which `turnwire.core.log.files.new_blob` makes.
+        its files, which `turnwire.core.log.files.new_blob` makes. Raises ShuttingDownError if this process does not run
+        the channel any more.
         """
-        ...
+        if "channel" in self._host.provides and self.extension_id not in self._router.channels:
+            raise ShuttingDownError
+        return await self._router.accept(
+            text,
+            user_id,
+            self.extension_id,
+            principal=principal,
+            message_id=message_id,
+            agent_id=agent_id,
+            attachments=attachments,
+        )
 
     def current_message(self, user_id: str) -> MessageReceipt | None:
         """Return the receipt of the message whose answer is being delivered to this user, if there is one."""
-        ...
+        return self._router.current_message(self.extension_id, user_id)
 
     async def handle_user_message(
         self,
@@ -203,15 +232,16 @@ class ExtensionContext(Protocol):
         agent_id: str | None = None,
     ) -> str:
         """Accept a person's message, wait for the answer and return its text: `accept` and `answer` in one call."""
-        ...
+        receipt = await self.accept(text, user_id, principal=principal, message_id=message_id, agent_id=agent_id)
+        return await receipt.answer()
 
     async def cancel(self, user_id: str) -> bool:
         """Cancel the answer to this user, and those that wait behind it. Return False if there was none."""
-        ...
+        return await self._router.cancel(self.extension_id, user_id)
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
         """Record the decision on an `ApprovalAsk`. Raises TurnwireError if it can no longer be decided."""
-        ...
+        await self._router.runner.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
     async def reply(
         self,
@@ -228,21 +258,22 @@ class ExtensionContext(Protocol):
         Raises InvalidReplyError if the value does not fit the schema, and another TurnwireError if the question can no
         longer be answered.
         """
-        ...
+        await self._router.runner.reply(turn_id, question_id, value, declined=declined, reason=reason, by=by)
 
     async def new_session(self, user_id: str) -> None:
         """Start a new conversation with this user's next message."""
-        ...
+        await self._router.new_session(self.extension_id, user_id)
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None) -> str:
         """Run the agent on the extension's own behalf and return its answer. Raises AgentError."""
-        ...
+        return await self._router.invoke_agent(prompt, agent_id, owner=self.extension_id)
 
     async def invoke_agent_streamed(
         self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
     ) -> str:
         """Run the agent like `invoke_agent`, and pass on the answer while it is made. Return the whole answer."""
-        ...
+        owner = self.extension_id
+        return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=owner)
 
     async def speak_to_user(
         self,
@@ -258,22 +289,24 @@ class ExtensionContext(Protocol):
         The channel shows the answer while it is written, if it can, and gets it at least once, after a crash too. The
         same `message_id` again is the same prompt: it is answered once. Raises LookupError if there is no such channel.
         """
-        ...
+        return await self._router.handle_user_message(
+            prompt, user_id, channel_id, message_id=message_id, agent_id=agent_id
+        )
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
         """Send a message through another extension's channel. Raises LookupError if there is no such channel."""
-        ...
+        await self._router.channel(channel_id).send_to_user(user_id, message)
 
     async def send_message(self, channel_id: str, message: str) -> None:
         """Send a message to the default recipient of a channel. Raises LookupError if there is no such channel."""
-        ...
+        await self._router.channel(channel_id).send_message(message)
 
     def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
         """Call `subscriber` for every event of the topic, at least once each, including those before a crash.
 
         To be called in `initialize`.
         """
-        ...
+        self._bus.subscribe(self.extension_id, topic, subscriber)
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, TurnListener, error_text, final_text
+from turnwire.extensions.contract import MessageReceipt
 from turnwire.extensions.events import EventBus, record_event
 from turnwire.extensions.tables import ExtensionTables
 
@@ -160,36 +161,12 @@ async def _select(connection: SqlConnection, where: str, *values: str) -> list[D
     return [Delivery(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
 
 
-class Receipt:
-    """The implementation of `MessageReceipt`: a future of the answer's text."""
-
-    def __init__(self, message_id: str, user_id: str, text: str | None = None) -> None:
-        self.message_id = message_id
-        self.user_id = user_id
-        self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # The exception is retrieved here, because the channel may never await the answer.
-        self.text.add_done_callback(lambda future: future.cancelled() or future.exception())
-        if text is not None:
-            self.text.set_result(text)
-
-    async def answer(self) -> str:
-        return await asyncio.shield(self.text)
-
-    def complete(self, text: str) -> None:
-        if not self.text.done():
-            self.text.set_result(text)
-
-    def fail(self, error: Exception) -> None:
-        if not self.text.done():
-            self.text.set_exception(error)
-
-
 class PendingDelivery:
     """A delivery of this process. `is_resumed` marks one that an earlier process has accepted."""
 
     def __init__(self, delivery: Delivery, *, is_resumed: bool) -> None:
         self.delivery = delivery
-        self.receipt = Receipt(delivery.message_id, delivery.user_id)
+        self.receipt = MessageReceipt(delivery.message_id, delivery.user_id)
         self.is_resumed = is_resumed
         self.is_cancelled = False
         self.has_ended = False
@@ -248,7 +225,7 @@ class DeliveryQueue:
         queue = self._queues.get((channel_id, user_id))
         return queue.current if queue else None
 
-    def add(self, delivery: Delivery, *, is_resumed: bool) -> Receipt:
+    def add(self, delivery: Delivery, *, is_resumed: bool) -> MessageReceipt:
         """Queue a delivery, unless one with its key is pending, and return its receipt."""
         for pending in self.pending(delivery.channel_id, delivery.user_id):
             if pending.delivery.key == delivery.key:

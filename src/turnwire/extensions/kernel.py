@@ -22,8 +22,7 @@ from turnwire.core.errors import StoreError
 from turnwire.core.run.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import ChannelHost
-from turnwire.extensions.context import Context
-from turnwire.extensions.contract import AgentProvider, ChannelProvider, ContextProvider, ToolProvider
+from turnwire.extensions.contract import AgentProvider, ChannelProvider, ContextProvider, ExtensionContext, ToolProvider
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.host import ExtensionHost
@@ -290,7 +289,7 @@ class Kernel:
         self.loader.arrange(discover(self._folders, self._may_run), self._attached)
         self.loader.import_all()
 
-    def _context(self, host: ExtensionHost) -> Context:
+    def _context(self, host: ExtensionHost) -> ExtensionContext:
         # Registered before it is started: a channel may receive a message while it starts.
         if isinstance(host.extension, ChannelProvider):
             self._channels[host.id] = ChannelHost(
@@ -303,7 +302,7 @@ class Kernel:
                 self.router.channels[host.id] = self._channels[host.id]
         tables = ExtensionTables(self._store, self._named_leases, host.id)
         self._tables.append(tables)
-        return Context(host, self.router, self.bus, self._data / host.id, tables)
+        return ExtensionContext(host, self.router, self.bus, self._data / host.id, tables)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
         """Add what the extension provides: all of it, or nothing if a part cannot be used."""

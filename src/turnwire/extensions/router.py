@@ -33,13 +33,12 @@ from turnwire.core.log.turns import Turn, TurnState
 from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.extensions.calls import Background, KernelLimits, call, reason
 from turnwire.extensions.channels import NO_AGENT, ChannelHost, TurnListener, final_text
-from turnwire.extensions.contract import ContextProvider, OnChunk, OnToolCall, StreamStep
+from turnwire.extensions.contract import ContextProvider, MessageReceipt, OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.delivery import (
     Delivery,
     DeliveryQueue,
     DeliveryRecords,
     PendingDelivery,
-    Receipt,
     delivery_key,
 )
 from turnwire.extensions.events import EventBus
@@ -57,7 +56,7 @@ class MessageRouter:
         self, store: Store, runner: TurnRunner, records: DeliveryRecords, bus: EventBus, limits: KernelLimits
     ) -> None:
         self._store = store
-        self._runner = runner
+        self.runner = runner
         self._records = records
         self._bus = bus
         self._limits = limits
@@ -77,16 +76,16 @@ class MessageRouter:
         message_id: str | None = None,
         agent_id: str | None = None,
         attachments: Sequence[Blob] = (),
-    ) -> Receipt:
+    ) -> MessageReceipt:
         """Commit the message and queue its turn. A blank message is answered with a blank text.
 
         Raises LookupError for a channel that is not registered, StoreError, and ShuttingDownError.
         """
-        self._channel(channel_id)
+        self.channel(channel_id)
         text = clean_text(text).strip()
         message_id = message_id or new_id()
         if not text and not attachments:
-            return Receipt(message_id, user_id, "")
+            return MessageReceipt(message_id, user_id, "")
         key = delivery_key(channel_id, user_id, message_id)
         principal = principal or f"{channel_id}:{user_id}"
         # In a task of its own: a caller that is cancelled must not leave a committed message unqueued.
@@ -114,7 +113,7 @@ class MessageRouter:
         )
         return await receipt.answer()
 
-    def current_message(self, channel_id: str, user_id: str) -> Receipt | None:
+    def current_message(self, channel_id: str, user_id: str) -> MessageReceipt | None:
         pending = self._queue.current(channel_id, user_id)
         return pending.receipt if pending else None
 
@@ -149,27 +148,11 @@ class MessageRouter:
             # A delivery whose turn is being started is cancelled as soon as the turn exists.
             pending.is_cancelled = True
         turns = [pending.delivery.turn_id for pending in unfinished]
-        await asyncio.gather(*(self._runner.cancel(turn_id) for turn_id in turns if turn_id is not None))
+        await asyncio.gather(*(self.runner.cancel(turn_id) for turn_id in turns if turn_id is not None))
         return bool(unfinished)
-
-    async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
-        """Record a person's decision about a call. Raises TurnwireError if it can no longer be made."""
-        await self._runner.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
-
-    async def reply(
-        self, turn_id: str, question_id: str, value: Any, *, by: str, declined: bool, reason: str | None
-    ) -> None:
-        """Record the reply to a question. Raises InvalidReplyError, or TurnwireError if it is too late for one."""
-        await self._runner.reply(turn_id, question_id, value, declined=declined, reason=reason, by=by)
 
     async def new_session(self, channel_id: str, user_id: str) -> None:
         await self._records.new_conversation(channel_id, user_id)
-
-    async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
-        await self._channel(channel_id).send_to_user(user_id, message)
-
-    async def send_message(self, channel_id: str, message: str) -> None:
-        await self._channel(channel_id).send_message(message)
 
     async def load_undelivered(self) -> None:
         """Load the deliveries that earlier processes left. Raises StoreError."""
@@ -199,7 +182,7 @@ class MessageRouter:
         agent_id: str | None,
         text: str,
         attachments: Sequence[Blob],
-    ) -> Receipt:
+    ) -> MessageReceipt:
         if attachments:
             # The files are stored before the message, so that a durable message has all its files.
             session = await self._records.conversation(channel_id, user_id)
@@ -212,7 +195,7 @@ class MessageRouter:
         self._undelivered.pop(key, None)
         self._bus.wake()
         if delivery.delivered_at is not None:
-            return Receipt(delivery.message_id, user_id, await self._past_answer(delivery))
+            return MessageReceipt(delivery.message_id, user_id, await self._past_answer(delivery))
         return self._queue.add(delivery, is_resumed=not is_new)
 
     async def _start(self, pending: PendingDelivery) -> None:
@@ -232,7 +215,7 @@ class MessageRouter:
         pending.delivery = replace(delivery, turn_id=accepted.record.id)
         await self._records.set_turn(pending.delivery)
         if pending.is_cancelled:
-            await self._runner.cancel(accepted.record.id)
+            await self.runner.cancel(accepted.record.id)
 
     async def _past_answer(self, delivery: Delivery) -> str:
         try:
@@ -262,9 +245,10 @@ class MessageRouter:
     async def _cancel_started(self, starting: asyncio.Task[Accepted]) -> None:
         # The turn may have been accepted in the very moment that its caller left.
         with suppress(TurnwireError):
-            await self._runner.cancel((await starting).record.id)
+            await self.runner.cancel((await starting).record.id)
 
-    def _channel(self, channel_id: str) -> ChannelHost:
+    def channel(self, channel_id: str) -> ChannelHost:
+        """Return a channel that this process runs. Raises LookupError."""
         channel = self.channels.get(channel_id)
         if channel is None:
             names = ", ".join(self.channels) or "none at all"

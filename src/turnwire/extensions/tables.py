@@ -28,9 +28,10 @@ their answers are delivered."""
 
 
 class ExtensionTables:
-    """Transactions of one extension, or of the kernel, in the order in which they were made.
+    """The tables of one extension, or of the kernel, with transactions in the order in which they were made.
 
-    A transaction of an extension whose lease another process has taken over is refused.
+    They move with the extension to another machine, which its folder does not. See `TableStore` for the statements that
+    every store understands. The names of the tables begin with the extension's id: `turnwire.notes_pages`.
     """
 
     def __init__(self, store: TableStore, leases: NamedLeases | None = None, owner: str | None = None) -> None:
@@ -47,13 +48,15 @@ class ExtensionTables:
         return self._leases is not None
 
     async def create(self, *statements: str) -> None:
+        """Run `CREATE … IF NOT EXISTS` statements. Raises StoreError."""
         await self._store.create_tables(statements)
 
     def transaction(self, work: Callable[[SqlConnection], Awaitable[T]], owner: str | None = None) -> asyncio.Future[T]:
-        """Queue `work(connection)` for an extension: all that it writes is committed, or nothing if it raises.
+        """Await `work(connection)`: all that it writes is committed, or nothing if it raises.
 
-        It runs to its end even if the caller is cancelled, and again if the connection is lost. Raises StoreError, and
-        ShuttingDownError after `close` or if the extension runs in another process now.
+        The work awaits the connection alone. It is done even if the caller is cancelled, and done again if the
+        connection is lost. Raises StoreError, and ShuttingDownError after `close` or if another process runs the
+        extension now.
         """
         if self._is_closed:
             raise ShuttingDownError

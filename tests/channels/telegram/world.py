@@ -259,7 +259,7 @@ class World:
         self.kernel = Kernel(self.kept, self.config, self.secrets, self.agent)
         self.kernel.answers, self.kernel.delivered = old.answers, old.delivered
         self.channel = self.kernel.channel = TelegramChannel(self.clock)
-        await self.channel.initialize(self.kernel)
+        await self.channel.initialize(self.kernel)  # type: ignore[arg-type]
         await self.channel.start()
         self.kernel.resume(old.accepted, old.delivered)
         self._service = asyncio.create_task(self.channel.run_background())

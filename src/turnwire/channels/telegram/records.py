@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from turnwire.core.contracts.stores import SqlConnection
-from turnwire.extensions.contract import Tables
+from turnwire.extensions.tables import ExtensionTables
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS turnwire.telegram_notes (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -62,7 +62,7 @@ class MessagePart(msgspec.Struct, frozen=True):
 class Records:
     """The tables of the channel."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: ExtensionTables) -> None:
         self._tables = tables
 
     async def open(self) -> None:
