@@ -43,7 +43,7 @@ class Database(Protocol):
     ) -> T:
         """Return the result of `work(connection, is_retry)`: all that it writes is committed, or nothing if it raises.
 
-        Work with the same `lock` runs one at a time; the lock of a principal's sessions and turns is its name. Work that
+        Work with the same `lock` runs one at a time; the lock of a principal's turns is its name. Work that
         `adds` is refused on a full disk with StoreFullError; after work that `erases`, no copy is left in the store's
         own files. `is_retry` is True if an earlier attempt may have been committed.
         """

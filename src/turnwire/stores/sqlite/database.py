@@ -24,6 +24,21 @@ def _translated(query: str) -> str:
     return re.sub(r"\$(\d)", r"?\1", query.replace("turnwire.", ""))
 
 
+class SqliteRow(tuple[Any, ...]):
+    """A row: a tuple, and a mapping by the names of its columns."""
+
+    _columns: dict[str, int]
+
+    @classmethod
+    def of(cls, cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> "SqliteRow":
+        row = cls(values)
+        row._columns = {description[0]: number for number, description in enumerate(cursor.description)}
+        return row
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._columns[key] if isinstance(key, str) else key)
+
+
 class SqliteConnection:
     """A `SqlConnection` that answers at once, for use with `run_now`."""
 
@@ -45,7 +60,7 @@ class SqliteConnection:
 
     def _execute(self, query: str, values: tuple[object, ...]) -> sqlite3.Cursor:
         cursor = self._connection.cursor()
-        cursor.row_factory = sqlite3.Row
+        cursor.row_factory = SqliteRow.of
         try:
             return cursor.execute(_translated(query), values)  # type: ignore[arg-type]
         except sqlite3.OperationalError as error:
