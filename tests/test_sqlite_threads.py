@@ -89,9 +89,11 @@ async def test_cancelled_transaction_is_committed_and_cancelled_read_is_dropped(
 
 
 async def test_submitted_call_runs_without_being_awaited(threads: SqliteThreads) -> None:
-    future = threads.submit(lambda connection: insert(connection, "posted"))
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    threads.submit(lambda connection: insert(connection, "posted"), done.set_result)
     assert await threads.run(entries) == ["posted"]
-    assert future.done()
+    async with asyncio.timeout(BOUND):
+        await done
 
 
 async def test_several_threads_have_a_connection_each(tmp_path: Path) -> None:
@@ -109,10 +111,10 @@ async def test_several_threads_have_a_connection_each(tmp_path: Path) -> None:
 
 async def test_close_finishes_earlier_calls_and_refuses_later_ones(tmp_path: Path) -> None:
     threads = SqliteThreads(lambda: connect(tmp_path / "test.db"), name="test")
-    futures = [threads.submit(lambda connection, text=text: insert(connection, text)) for text in "abc"]
+    for text in "abc":
+        threads.submit(lambda connection, text=text: insert(connection, text), lambda _: None)
     await threads.close()
     await threads.close()
-    assert all(future.done() for future in futures)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         await threads.run(entries)
     with connect(tmp_path / "test.db") as connection:

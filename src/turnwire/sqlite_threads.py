@@ -1,10 +1,11 @@
-"""SQLite connections on threads of their own, so that the event loop never waits for the disk."""
+"""SQLite connections on threads of their own, so that the event loop never waits for the disk; in memory, without."""
 
 import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -45,13 +46,19 @@ class SqliteThreads:
         """
         return asyncio.shield(self.run(lambda connection: _commit(connection, call)))
 
-    def submit(self, call: Call[T]) -> Future[T]:
-        """Queue a call without waiting for it, and return the future of its result.
+    def submit(self, call: Call[T], then: Callable[[T], None]) -> None:
+        """Queue a call that does not raise; its result is passed to `then` on the event loop.
 
-        An error is silent unless the future is read. Raises sqlite3.ProgrammingError after `close`.
+        Raises sqlite3.ProgrammingError after `close`.
         """
         self._check_open()
-        return self._executor.submit(self._call, call)
+        self._executor.submit(self._call_then, call, then, asyncio.get_running_loop())
+
+    def _call_then(self, call: Call[T], then: Callable[[T], None], loop: asyncio.AbstractEventLoop) -> None:
+        result = self._call(call)
+        # If the loop is closed, nobody waits for the result any more.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(then, result)
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -75,6 +82,30 @@ class SqliteThreads:
         self._executor.shutdown()
         while self._connections:
             self._connections.pop().close()
+
+
+class InlineSqlite:
+    """One connection with the methods of `SqliteThreads`, whose calls run at once: for a database in memory."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, call: Call[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(self._call_inline(call))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def submit(self, call: Call[T], then: Callable[[T], None]) -> None:
+        then(self._call_inline(call))
+
+    def _call_inline(self, call: Call[T]) -> T:
+        return call(self._connection)
+
+    async def close(self) -> None:
+        """Do nothing: the database is gone with its last user."""
 
 
 def _commit(connection: sqlite3.Connection, call: Call[T]) -> T:

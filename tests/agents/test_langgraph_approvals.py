@@ -321,7 +321,7 @@ async def test_a_checkpointer_that_has_forgotten_is_an_error_and_no_fresh_start(
     async with desk_for(graph(act), store) as desk:
         turn = await desk.start()
         (request,) = only(await events_until_suspended(desk, turn), ApprovalRequestEvent)
-    async with desk_for(graph(act), MemoryStore(store.tables)) as desk:
+    async with desk_for(graph(act), MemoryStore(store)) as desk:
         await desk.runner.decide(turn.id, request.call_id, approved=True)
         events = await desk.events(turn)
     assert outcome(events) == ("failed", "agent_failed")

@@ -34,9 +34,8 @@ class DyingStore(MemoryStore):
         self._dead_epoch: int | None = None
         self._unsettled = 0
         self._dropped: list[AppendRequest] = []
-        self._commit, self.append = self.append, self._take
 
-    def _take(self, request: AppendRequest) -> None:
+    def append(self, request: AppendRequest) -> None:
         asyncio.get_running_loop().call_soon(self._pass_on, request)
 
     def _pass_on(self, request: AppendRequest) -> None:
@@ -69,7 +68,7 @@ class DyingStore(MemoryStore):
 
         if request.events or request.entries or request.new_phase:
             fields = {name: getattr(request, name) for name in ("ending", "suspension", "release", "entries")}
-            self._commit(AppendRequest(request.turn_id, request.epoch, request.events, settle, **fields))
+            super().append(AppendRequest(request.turn_id, request.epoch, request.events, settle, **fields))
         else:
             settle(0, None)
 

@@ -4,6 +4,7 @@ A `StoreBackend` holds the data of a store. It outlives the store objects that a
 processes.
 """
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
 from turnwire.core.contracts.stores import JournalEntry, LogReader, Store
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.sqlite_threads import SqliteThreads
+from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
-from turnwire.stores.sqlite.rows import read_journal
+from turnwire.stores.sqlite.database import SqliteConnection
 from turnwire.stores.sqlite.schema import DATABASE_NAME, open_reader
+from turnwire.stores.turns import read_journal
 
 T = TypeVar("T")
 
@@ -51,26 +54,29 @@ class StoreBackend(Protocol):
 
 class MemoryBackend:
     def __init__(self, folder: Path) -> None:
-        self.tables = MemoryTables()
-        self._stores: list[MemoryStore] = []
+        self._store: MemoryStore | None = None
 
     async def open(self, **options: Any) -> Store:
-        self._stores.append(MemoryStore(self.tables, **options))
-        return self._stores[-1]
+        self._store = MemoryStore(self._store, **options)
+        return self._store
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        assert self._store is not None
+        return self._store.connection
 
     async def close(self) -> None:
         pass
 
     def crash(self) -> None:
-        for store in self._stores:
-            store._writer._waiting.clear()
-        self._stores.clear()
+        assert self._store is not None
+        self._store._writer._waiting.clear()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        return _read_now(MemoryStore(self.tables), turn_id)
+        return _read_now(MemoryStore(self._store), turn_id)
 
     def recorded(self, turn_id: str) -> list[JournalEntry]:
-        return at_once(MemoryStore(self.tables).journal(turn_id))
+        return at_once(MemoryStore(self._store).journal(turn_id))
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(call(store))
@@ -97,9 +103,9 @@ class SqliteBackend:
         assert store is not None
         store._writer._waiting.clear()
         store._writer._committed = lambda group, error: None  # type: ignore[method-assign]
-        store._threads.shutdown()
-        store.readers.shutdown()
-        store._searchers.shutdown()
+        for threads in (store._threads, store.readers, store._searchers):
+            assert isinstance(threads, SqliteThreads)
+            threads.shutdown()
         store._lock.release()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
@@ -111,7 +117,7 @@ class SqliteBackend:
 
     def recorded(self, turn_id: str) -> list[JournalEntry]:
         with closing(open_reader(self.folder / DATABASE_NAME)) as connection:
-            return read_journal(connection, turn_id)
+            return at_once(read_journal(SqliteConnection(connection), turn_id))
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(call(store))

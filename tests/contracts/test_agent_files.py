@@ -21,7 +21,7 @@ from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import AttachedFile, MessageEvent, TokenEvent
 from turnwire.core.log.files import Blob, new_blob
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
@@ -157,12 +157,12 @@ async def test_file_is_there_again_after_a_tool_and_the_loss_of_the_worker(
 
     looks = calls(("look", {"place": "left"}), ids=["call_look"])
     model_server.plan(looks, says("A", asyncio.Event(), " cat."), says("A cat."))
-    tables = MemoryTables()
-    async with case.desk(model_server, look, store=MemoryStore(tables), folder=tmp_path) as desk:
+    data = MemoryStore()
+    async with case.desk(model_server, look, store=MemoryStore(data), folder=tmp_path) as desk:
         turn = await send(desk, "What is it?", PICTURE)
         await seen(desk, turn, lambda event: event == TokenEvent("A"))
         await lose_worker(desk)
-    async with case.desk(model_server, look, store=MemoryStore(tables), folder=tmp_path) as desk:
+    async with case.desk(model_server, look, store=MemoryStore(data), folder=tmp_path) as desk:
         assert resumes(desk.runner._agents["agent"])
         assert outcome(await desk.events(turn)) == ("completed", None)
     assert len(model_server.bodies) == 3

@@ -16,7 +16,7 @@ from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.log.events import TokenEvent, ToolCallEvent
 from turnwire.core.log.follow import fold_log
 from turnwire.core.model_options import OPTION_NAMES, declared_options
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
@@ -179,13 +179,13 @@ async def test_options_are_sent_again_after_the_loss_of_a_worker(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     model_server.plan(calls(("look", {"city": "Oslo"}), ids=["c1"]), says("Sn", asyncio.Event(), "ow."), says("Snow."))
-    tables, options = MemoryTables(), {"temperature": 0.25, "tool_choice": "required"}
-    sent = {"store": MemoryStore(tables), "folder": tmp_path, "allows": True}
+    data, options = MemoryStore(), {"temperature": 0.25, "tool_choice": "required"}
+    sent = {"store": MemoryStore(data), "folder": tmp_path, "allows": True}
     async with case.desk(model_server, look, **sent) as desk:
         turn = await desk.start("How is Oslo?", options=options)
         await seen(desk, turn, lambda event: event == TokenEvent("Sn"))
         await lose_worker(desk)
-    async with case.desk(model_server, look, **{**sent, "store": MemoryStore(tables)}) as desk:
+    async with case.desk(model_server, look, **{**sent, "store": MemoryStore(data)}) as desk:
         events = await desk.events(turn)
         state = await desk.store.turn_state(turn.id)
     assert outcome(events) == ("completed", None)

@@ -23,7 +23,7 @@ from turnwire.core.log.events import (
     ToolResultEvent,
 )
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]
 pytestmark = IGNORED
@@ -204,15 +204,15 @@ async def test_message_survives_the_loss_of_the_worker_that_took_it(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     model_server.plan(OSLO, says("Rain", asyncio.Event(), "y."), says("Rainy."), says("Fine."))
-    tables, office = MemoryTables(), Office("Oslo")
-    async with case.desk(model_server, office.tool, store=MemoryStore(tables), folder=tmp_path) as desk:
+    data, office = MemoryStore(), Office("Oslo")
+    async with case.desk(model_server, office.tool, store=MemoryStore(data), folder=tmp_path) as desk:
         turn = await desk.start("How is Oslo?")
         await office.gates["Oslo"].reached()
         sent = await steer(desk, turn)
         office.gates["Oslo"].open()
         await seen(desk, turn, lambda event: event == TokenEvent("Rain"))
         await lose_worker(desk)
-    async with case.desk(model_server, office.tool, store=MemoryStore(tables), folder=tmp_path) as desk:
+    async with case.desk(model_server, office.tool, store=MemoryStore(data), folder=tmp_path) as desk:
         events = await desk.events(turn)
         await check_joined(desk, sent, turn, events)
         is_continued = resumes(desk.runner._agents["agent"])

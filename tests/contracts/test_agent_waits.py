@@ -32,7 +32,7 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.core.run.runner import ForkRequest
 from turnwire.recordings.recording import decode_recording, encode_recording, record_turn
 from turnwire.recordings.replay import replay_turn
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server", "slow_queues"]
 pytestmark = IGNORED
@@ -208,12 +208,12 @@ async def test_answers_after_the_loss_of_the_server_continue_the_turn(
 ) -> None:
     wanted = [("locate", {"exact": True}), ("pay", {"to": "bob"})]
     model_server.plan(calls(*wanted, text="Well.", ids=["c1", "c2"]), says("Done."))
-    tables, bank = MemoryTables(), Bank()
-    async with case.desk(model_server, *bank.tools, store=MemoryStore(tables), folder=tmp_path) as desk:
+    data, bank = MemoryStore(), Bank()
+    async with case.desk(model_server, *bank.tools, store=MemoryStore(data), folder=tmp_path) as desk:
         turn = await desk.start("Where am I?", options=TOOLS)
         await wait_until_suspended(desk, turn)
         await lose_worker(desk)
-    async with case.desk(model_server, *bank.tools, store=MemoryStore(tables), folder=tmp_path) as desk:
+    async with case.desk(model_server, *bank.tools, store=MemoryStore(data), folder=tmp_path) as desk:
         (question,) = (await open_questions(desk, turn)).values()
         await desk.runner.reply(turn.id, question, {"account": "main"})
         await desk.runner.send_tool_result(turn.id, "c1", "Oslo")
@@ -231,15 +231,15 @@ async def test_worker_lost_after_the_answers_makes_no_call_again(
 ) -> None:
     wanted = [("locate", {"exact": True}), ("pay", {"to": "bob"})]
     model_server.plan(calls(*wanted, ids=["c1", "c2"]), says("Do", asyncio.Event(), "ne."), says("Done."))
-    tables, bank = MemoryTables(), Bank()
-    async with case.desk(model_server, *bank.tools, store=MemoryStore(tables), folder=tmp_path) as desk:
+    data, bank = MemoryStore(), Bank()
+    async with case.desk(model_server, *bank.tools, store=MemoryStore(data), folder=tmp_path) as desk:
         turn = await desk.start("Where am I?", options=TOOLS)
         (question,) = (await open_questions(desk, turn)).values()
         await desk.runner.reply(turn.id, question, {"account": "main"})
         await desk.runner.send_tool_result(turn.id, "c1", "Oslo")
         await seen(desk, turn, lambda event: event == TokenEvent("Do"))
         await lose_worker(desk)
-    async with case.desk(model_server, *bank.tools, store=MemoryStore(tables), folder=tmp_path) as desk:
+    async with case.desk(model_server, *bank.tools, store=MemoryStore(data), folder=tmp_path) as desk:
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)
     assert len(only(events, RestartEvent)) == 1

@@ -1,7 +1,6 @@
 """Proof that each check fails on a store without its guard: a check that cannot fail checks nothing."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -13,10 +12,9 @@ from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.journal.turn_journal import TurnJournal
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.stores import rules
-from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
 from turnwire.stores.postgres.writer import PostgresWriter
-from turnwire.stores.rules import LogHead, Watchers
+from turnwire.stores.rules import LogHead
 from turnwire.stores.sqlite.writer import SqliteAppend, SqliteWriter, Work
 
 Check = Callable[[Store], Awaitable[None]]
@@ -63,24 +61,13 @@ async def test_store_without_a_guard_fails_its_check(
 
 def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the store publish events just before it commits them."""
-    if isinstance(store, MemoryStore):
-        watchers = Watchers()
-        append, store.watch = store.append, watchers.add
-
-        def hasty_append(request: AppendRequest) -> None:
-            watchers.notify(request.turn_id, request.events)
-            request.settle(len(request.events), None)
-            request.settle = lambda count, error: None
-            append(request)
-
-        store.append = hasty_append
 
     def hasty_submit(writer: SqliteWriter, group: Sequence[Work]) -> None:
-        if all(isinstance(work, SqliteAppend) for work in group):
-            writer._committed(group, None)
-            writer._threads.submit(partial(writer._commit, group))
-        else:
-            submit(writer, group)
+        for request in [work.request for work in group if isinstance(work, SqliteAppend)]:
+            writer._turns.watchers.notify(request.turn_id, request.events)
+            request.settle(len(request.events), None)
+            request.settle = lambda count, error: None
+        submit(writer, group)
 
     async def hasty_commit(writer: PostgresWriter, group: list[AppendRequest]) -> None:
         writer._publish(group)

@@ -24,6 +24,15 @@ async def test_session_with_an_external_id_is_created_once(store: Store) -> None
     assert await store.find_session("ann", "chat-1") == session
 
 
+async def test_id_of_a_session_as_external_id_finds_that_session(store: Store) -> None:
+    session, _ = await store.ensure_session("ann", None, "Plans")
+    assert await store.ensure_session("ann", session.id, "Others") == (session, False)
+    assert await store.find_session("ann", session.id) == session
+    bobs, created = await store.ensure_session("bob", session.id, None)
+    assert created
+    assert bobs.id != session.id
+
+
 async def test_session_of_another_principal_is_not_found(store: Store) -> None:
     anns, _ = await store.ensure_session("ann", "chat-1", "Ann's")
     bobs, created = await store.ensure_session("bob", "chat-1", "Bob's")

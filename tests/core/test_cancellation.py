@@ -350,7 +350,7 @@ async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(backend
 async def command_rows(backend: StoreBackend) -> int:
     match backend:
         case MemoryBackend():
-            return len(backend.tables.commands)
+            return backend.connection.execute("SELECT count(*) FROM command").fetchone()[0]
         case SqliteBackend():
             with closing(sqlite3.connect(backend.folder / DATABASE_NAME)) as connection:
                 return connection.execute("SELECT count(*) FROM command").fetchone()[0]

@@ -291,9 +291,9 @@ async def test_rewound_log_ends_the_following() -> None:
     follower = Follower(store, record.id, 0, lambda events, _: seen.extend(events), failure.set_result)
     iterated = asyncio.create_task(followed(store, record.id))
     await settle()
-    stored = store.tables.turns[record.id]
-    del stored.events[3:]
-    stored.head.position = 3
+    live = store._turns.by_id[record.id]
+    del live.tail[3:]
+    live.committed = live.head.position = 3
     owner = await seized(store, record, "owner")
     await append(store, record.id, owner.epoch, 4, TokenEvent("b"), TokenEvent("c"))
     async with asyncio.timeout(BOUND):

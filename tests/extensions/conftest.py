@@ -44,8 +44,9 @@ def event_loop_is_never_blocked() -> Iterator[None]:
             # Before the first message and after the last, nobody waits.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
             function.can_block_in("turnwire/plugins.py", {"installed"})
-            # It reads no disk.
-            function.can_block_in("turnwire/stores/memory.py", {"transaction"})
+            # The memory store is SQLite without a disk.
+            function.can_block_in("turnwire/stores/sqlite/schema.py", {"open_memory"})
+            function.can_block_in("turnwire/sqlite_threads.py", {"_call_inline"})
             # Once for each extension; it is one call on a local disk.
             function.can_block_in("turnwire/extensions/contract.py", {"data_folder"})
         yield

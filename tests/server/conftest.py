@@ -28,6 +28,9 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Before the first request and after the last one there is nobody to keep waiting.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+            # The memory store is SQLite without a disk.
+            function.can_block_in("turnwire/stores/sqlite/schema.py", {"open_memory"})
+            function.can_block_in("turnwire/sqlite_threads.py", {"_call_inline"})
             # asyncpg looks for a file of passwords.
             function.can_block_in("turnwire/stores/postgres/connections.py", "connect")
             function.can_block_in("turnwire/assembly.py", {"build_retrieval", "build_vault"})

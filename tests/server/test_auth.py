@@ -18,7 +18,7 @@ from turnwire.core.contracts.stores import Scope
 from turnwire.core.log.codec import now_ms
 from turnwire.server.auth import KeyRing
 from turnwire.server.router import Route
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/me")
 ALL: tuple[Scope, ...] = ("read", "write", "approve")
@@ -348,10 +348,10 @@ async def test_preflight_of_a_foreign_origin_is_refused(serve: Serve) -> None:
 
 def test_key_of_another_process_is_known_within_two_seconds_without_notifications() -> None:
     async def seen_by_another() -> tuple[bool, bool]:
-        tables = MemoryTables()
-        silent = MemoryStore(tables)
+        data = MemoryStore()
+        silent = MemoryStore(data)
         silent.watch = lambda key, wake: lambda: None
-        here, there = KeyRing(MemoryStore(tables)), KeyRing(silent)
+        here, there = KeyRing(MemoryStore(data)), KeyRing(silent)
         await there.open()
         keeping_up = asyncio.create_task(there.follow_changes())
         await asyncio.sleep(1)  # Of simulated time, as below.

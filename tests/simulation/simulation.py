@@ -87,7 +87,7 @@ class Simulation:
         await self._make_faults()
         await self._heal()
         await self._wait(_HEALING_SECONDS, lambda: self._has_settled())
-        self._check_liveness()
+        await self._check_liveness()
         await self._wait(_READING_SECONDS, lambda: all(reader.is_done for reader in users.readers))
         users.gives_up = True
         self._check_users()
@@ -170,16 +170,16 @@ class Simulation:
 
     # Checks at the end
 
-    def _check_liveness(self) -> None:
+    async def _check_liveness(self) -> None:
         for turn in self.ledger.unfinished():
             self.ledger.broken.append(
                 f"{turn.id} ({turn.agent}) is {turn.phase} under {turn.owner} {_HEALING_SECONDS:g} s after the last"
                 f" fault: {[logged.type for logged in turn.log[-4:]]}"
             )
-        for turn in self.database.engine.tables.turns.values():
-            entry = self.ledger.turns[turn.record.id]
-            if turn.record.phase != entry.phase:
-                self.ledger.broken.append(f"{entry.id} is {turn.record.phase}, and should be {entry.phase}")
+        for turn in await self.database.engine.list_turns(PRINCIPAL, limit=1_000_000):
+            entry = self.ledger.turns[turn.id]
+            if turn.phase != entry.phase:
+                self.ledger.broken.append(f"{entry.id} is {turn.phase}, and should be {entry.phase}")
 
     def _check_users(self) -> None:
         broken, users = self.ledger.broken, self.users

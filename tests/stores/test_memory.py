@@ -4,14 +4,14 @@ import pytest
 
 from tests.contracts.turns import ended, positions, whole_log
 from turnwire.core.errors import EventsGoneError
-from turnwire.stores import memory
 from turnwire.stores.memory import MemoryStore
 
 
-async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MAX_WHOLE_LOGS", 2)
+async def test_only_the_newest_logs_are_kept_whole() -> None:
     store = MemoryStore()
+    store.max_whole_logs = 2
     oldest, *newest = [await ended(store, message=str(number)) for number in range(3)]
+    await store.maintain(expire_before=0)
     for record in newest:
         assert positions(await whole_log(store, record.id)) == list(range(1, record.last_position + 1))
     with pytest.raises(EventsGoneError):
@@ -21,6 +21,6 @@ async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPat
     assert state.message == "0"
 
 
-async def test_store_without_tables_is_empty() -> None:
+async def test_stores_share_nothing() -> None:
     await ended(MemoryStore())
     assert await MemoryStore().list_turns("ann") == []

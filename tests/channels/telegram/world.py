@@ -14,7 +14,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.log.files import Blob
 from turnwire.extensions.contract import ApprovalAsk, QuestionAsk, StreamStep, Subscriber, Topic
 from turnwire.extensions.tables import ExtensionTables
-from turnwire.stores.memory import MemoryStore, MemoryTables
+from turnwire.stores.memory import MemoryStore
 
 ADA, BOB, STRANGER = 7, 8, 666
 GROUP = -1001234567890
@@ -40,7 +40,7 @@ class Kernel:
     extension_id = "telegram"
     data_folder = Path("unused")
 
-    def __init__(self, kept: MemoryTables, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
+    def __init__(self, kept: MemoryStore, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
         self.tables = ExtensionTables(MemoryStore(kept))
         self.config = config
         self.logger = logging.getLogger("turnwire.extensions.telegram")
@@ -242,7 +242,7 @@ class Kernel:
 
 class World:
     def __init__(self, api: BotApi, clock: Clock) -> None:
-        self.kept = MemoryTables()
+        self.kept = MemoryStore()
         self.api = api
         self.clock = clock
         self.config: dict[str, Any] = {"api_url": api.url, "allowed_users": [ADA, BOB], "polling_timeout": 30}
@@ -291,7 +291,7 @@ class World:
 
     def stored_text(self) -> str:
         """Return all that the channel keeps in its tables."""
-        return "\n".join(self.kept.plugins.iterdump())
+        return "\n".join(self.kept.connection.iterdump())
 
     async def health(self) -> tuple[str, str]:
         health = await self.channel.health_check()

@@ -348,10 +348,6 @@ class LogStore(LogReader, Protocol):
         """
         ...
 
-    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
-        """Return ended turns of all principals, by ascending ids."""
-        ...
-
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
 

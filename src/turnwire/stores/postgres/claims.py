@@ -5,17 +5,16 @@ append of an earlier worker is refused, however late it notices.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
-from weakref import WeakValueDictionary
+from collections.abc import Collection
 
 from turnwire.core.contracts.stores import RUNNABLE, Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError, TurnTakenError
 from turnwire.core.ids import new_id
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection
-from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.rows import NOW, RECORD, UNFINISHED, record_from
-from turnwire.stores.postgres.writer import PostgresWriter
+from turnwire.stores.postgres.connections import DatabaseConnection
+from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.rows import NOW
+from turnwire.stores.rows import RECORD, UNFINISHED, record_from
 
 _MAX_TAKEN_OVER = 50
 _IS_ALIVE = f"EXISTS (SELECT 1 FROM turnwire.worker w WHERE w.id = head.worker AND w.lease_until > {NOW})"
@@ -68,25 +67,8 @@ _COMMAND = """
 """
 
 
-class PostgresClaims:
-    """Claims in the database. `leases` is a pool of its own, so that other calls do not delay renewals of leases."""
-
-    def __init__(
-        self,
-        connections: Connections,
-        leases: Connections,
-        writer: PostgresWriter,
-        notifier: CommitNotifier,
-        now: Callable[[], int | None],
-        lease: float,
-    ) -> None:
-        self._connections = connections
-        self._leases = leases
-        self._writer = writer
-        self._notifier = notifier
-        self._now = now
-        self._lease_ms = int(lease * 1000)
-        self._attend_locks = WeakValueDictionary[str, asyncio.Lock]()
+class PostgresClaims(PostgresParts):
+    """Claims in the database."""
 
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         # Earlier appends of this process are committed first, as they would be with a single queue.
@@ -99,7 +81,7 @@ class PostgresClaims:
                 return record_from(row)
             raise await _claim_error(connection, turn_id)
 
-        return await self._connections.run(call)
+        return await self.connections.run(call)
 
     async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
         return await self._claim_some(CLAIM_NEXT, worker, limit)
@@ -119,12 +101,12 @@ class PostgresClaims:
             rows = await connection.fetch(query, self._now(), worker, claim, limit)
             return [record_from(row) for row in rows]
 
-        return await self._connections.run(call)
+        return await self.connections.run(call)
 
     async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
         where = "h.phase = 'running' AND h.worker = $1 AND h.id <> ALL($2)"
         query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
-        return [record_from(row) for row in await self._connections.fetch(query, worker, list(except_for))]
+        return [record_from(row) for row in await self.connections.fetch(query, worker, list(except_for))]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         query = f"""
@@ -142,16 +124,16 @@ class PostgresClaims:
                 raise TurnNotWaitingError(turn_id)
             raise TurnNotFoundError(turn_id)
 
-        return await self._connections.run(call)
+        return await self.connections.run(call)
 
     async def waiting(self, until: int | None = None) -> list[TurnRecord]:
         where = "h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)"
         query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
-        return [record_from(row) for row in await self._connections.fetch(query, until)]
+        return [record_from(row) for row in await self.connections.fetch(query, until)]
 
     async def checkpoint(self, turn_id: str) -> bytes:
         query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
-        return await self._connections.fetchval(query, turn_id) or b""
+        return await self.connections.fetchval(query, turn_id) or b""
 
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         query = f"""
@@ -161,13 +143,13 @@ class PostgresClaims:
                 draining = excluded.draining
         """
         self._notifier.add_worker(worker)
-        await self._leases.execute(query, self._now(), worker, name, self._lease_ms, draining)
+        await self._leasing.execute(query, self._now(), worker, name, self._lease_ms, draining)
 
     async def retire(self, worker: str) -> None:
-        await self._connections.execute("DELETE FROM turnwire.worker WHERE id = $1", worker)
+        await self.connections.execute("DELETE FROM turnwire.worker WHERE id = $1", worker)
 
     async def workers(self) -> list[Worker]:
-        return [Worker(**dict(row)) for row in await self._connections.fetch(WORKERS, self._now())]
+        return [Worker(**dict(row)) for row in await self.connections.fetch(WORKERS, self._now())]
 
     async def command(self, command: Command) -> None:
         async def call(connection: DatabaseConnection, is_retry: bool) -> str | None:
@@ -179,14 +161,14 @@ class PostgresClaims:
                 raise TurnEndedError(command.turn_id)
             raise TurnNotFoundError(command.turn_id)
 
-        self._notifier.changed(await self._connections.run(call) or RUNNABLE)
+        self._notifier.changed(await self.connections.run(call) or RUNNABLE)
 
     async def commands(self, worker: str) -> list[Command]:
         query = """
             SELECT c.turn_id, c.reason, c.kind FROM turnwire.command c JOIN turnwire.head h ON h.id = c.turn_id
             WHERE h.worker = $1 OR h.worker IS NULL ORDER BY h.number
         """
-        rows = await self._connections.fetch(query, worker)
+        rows = await self.connections.fetch(query, worker)
         return [Command(turn_id, reason, kind) for turn_id, reason, kind in rows]
 
     async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
@@ -210,7 +192,7 @@ class PostgresClaims:
         # One at a time, in order: a reader may come and go at once, and the two calls may use two connections.
         lock = self._attend_locks.setdefault(turn_id, asyncio.Lock())
         async with lock:
-            return await self._connections.run(call)
+            return await self.connections.run(call)
 
 
 async def _claim_error(connection: DatabaseConnection, turn_id: str) -> Exception:

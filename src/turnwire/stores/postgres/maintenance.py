@@ -4,74 +4,38 @@ Any process may do it. Each step is one short transaction, and a lock lets one p
 """
 
 import asyncio
-from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 
-from turnwire.core.errors import SessionBusyError, TurnNotFoundError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.seals import make_seal
 from turnwire.core.people.budget import day_of
+from turnwire.stores.blobs import expire_blobs
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
-from turnwire.stores.postgres.blobs import expire_blobs, release_blobs
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection
-from turnwire.stores.postgres.rows import NOW, RECORD, TURN, comparable, record_from
-from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition, lock_principal
+from turnwire.stores.postgres.connections import DatabaseConnection
+from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.rows import NOW
+from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition
 
 _STEP = 50
 _DEAD_WORKER_MS = 86_400_000
 
 
-class PostgresMaintenance:
-    def __init__(self, connections: Connections, now: Callable[[], int | None], seal_key: bytes | None) -> None:
-        self._connections = connections
-        self._now = now
-        self._seal_key = seal_key
+class PostgresMaintenance(PostgresParts):
+    """Seals and expires logs, in the small steps of any process."""
 
     async def maintain(self, *, expire_before: int) -> None:
-        run = self._connections.run
+        run = self.connections.run
         today = day_of(now_ms())
         await run(lambda connection, _: ensure_partition(connection, today, today + 1))
         while await run(lambda connection, _: _seal_some(connection, self._seal_key)):
             pass
         while await run(lambda connection, _: _expire_some(connection, expire_before)):
             pass
-        while await run(lambda connection, _: expire_blobs(connection, expire_before)):
-            pass
+        await expire_blobs(self._database, expire_before)
         await run(lambda connection, _: drop_partitions(connection, today - 1))
         query = f"DELETE FROM turnwire.worker WHERE lease_until < {NOW} - {_DEAD_WORKER_MS}"
-        await self._connections.execute(query, self._now())
-
-    async def delete_turn(self, principal: str, turn_id: str) -> None:
-        async def call(connection: DatabaseConnection, is_retry: bool) -> None:
-            async with connection.transaction():
-                await lock_principal(connection, principal)
-                query = f"SELECT {RECORD} FROM {TURN} WHERE t.principal = $1 AND (t.id = $2 OR t.external_id = $2)"
-                row = await connection.fetchrow(query, principal, comparable(turn_id))
-                if row is None:
-                    if is_retry:
-                        return  # The first attempt deleted it.
-                    raise TurnNotFoundError(turn_id)
-                record = record_from(row)
-                if record.phase != "ended":
-                    raise SessionBusyError(record.session_id, 1)
-                await release_blobs(connection, record.id)
-                await erase_turns(connection, "id", record.id)
-                query = "UPDATE turnwire.turn SET parent_turn_id = $1 WHERE session_id = $2 AND parent_turn_id = $3"
-                await connection.execute(query, record.parent_turn_id, record.session_id, record.id)
-
-        await self._connections.run(call)
-
-
-async def erase_turns(connection: DatabaseConnection, column: str, value: str) -> None:
-    """Delete the turns with this value in a column, and all that belongs to them."""
-    query = f"DELETE FROM turnwire.turn WHERE {column} = $1 RETURNING number, day"
-    rows = await connection.fetch(query, value)
-    numbers, days = [row[0] for row in rows], {row[1] for row in rows}
-    await connection.execute("DELETE FROM turnwire.sealed_log WHERE turn = ANY($1)", numbers)
-    await connection.execute("DELETE FROM turnwire.call WHERE turn = ANY($1)", numbers)
-    # The days are few, and limit the search to their partitions.
-    await connection.execute("DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)", [*days], numbers)
+        await self.connections.execute(query, self._now())
 
 
 async def _lock_upkeep(connection: DatabaseConnection) -> bool:

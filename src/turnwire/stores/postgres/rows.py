@@ -1,36 +1,14 @@
-"""The conversion of rows: into records and events, and of texts into what the database can store."""
+"""The reading of logs, and the server's clock."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_entry_lines, from_lines, page_of, unseal
+from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_lines, page_of
 from turnwire.stores.postgres.connections import DatabaseConnection
 
 # The server's clock in ms, unless a test passes another. All leases use it, because no two machines agree on the time.
 NOW = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
-# A turn has a row in `head` until it ends; then its values move to `turn`.
-RECORD = """
-    t.id, t.session_id, t.principal, t.agent, t.message, t.channel, t.external_id, t.parent_turn_id,
-    coalesce(h.phase, 'ended') AS phase, t.outcome, coalesce(h.worker, t.worker) AS worker,
-    coalesce(h.epoch, t.epoch) AS epoch, coalesce(h.last_position, t.last_position) AS last_position,
-    t.first_kept, t.created_at, coalesce(h.started_at, t.started_at) AS started_at, t.ended_at,
-    coalesce(h.waiting_until, t.waiting_until) AS waiting_until, t.disconnect_grace, t.options, t.attachments
-"""
-TURN = "turnwire.turn t LEFT JOIN turnwire.head h ON h.id = t.id"
-UNFINISHED = "turnwire.head h JOIN turnwire.turn t ON t.id = h.id"
-_FIELDS = tuple(name for name in TurnRecord.__struct_fields__ if name != "options")
-
-
-def record_from(row: Mapping[str, Any]) -> TurnRecord:
-    options = json.loads(row["options"])
-    if row["attachments"] is not None:
-        options["attachments"] = json.loads(row["attachments"])
-    return TurnRecord(**{name: row[name] for name in _FIELDS}, options=options)
 
 
 def events_from(rows: Sequence[tuple[int, bytes]], after: int) -> list[LoggedEvent]:
@@ -39,16 +17,6 @@ def events_from(rows: Sequence[tuple[int, bytes]], after: int) -> list[LoggedEve
     for first_position, body in rows:
         events += from_lines(body.split(b"\n"), first_position)
     return events[after + 1 - events[0].position :] if events else []
-
-
-def comparable(name: str) -> str:
-    """Return a name in a form that the database can compare. No stored name has the characters that are replaced."""
-    return name.encode(errors="replace").replace(b"\x00", b"\xef\xbf\xbd").decode()
-
-
-def folded(text: str) -> str:
-    """Return a text in the form in which it is searched: ignoring case."""
-    return comparable(text.casefold())
 
 
 _READ = f"""
@@ -136,23 +104,6 @@ def _page(
             raise LogRewoundError(turn_id)
     start = after + 1 - first_kept
     return from_lines(page_of(lines, start, limit), after + 1)
-
-
-_CALLS = "SELECT c.body FROM turnwire.call c WHERE c.turn = t.number ORDER BY c.id"
-# Sealing moves the entries and sets `sealed` in one step, so they are read in one.
-_JOURNAL = f"""
-    SELECT s.calls, CASE WHEN t.sealed THEN NULL ELSE ARRAY({_CALLS}) END
-    FROM turnwire.turn t LEFT JOIN turnwire.sealed_log s ON s.turn = t.number WHERE t.id = $1
-"""
-
-
-async def read_journal(connection: DatabaseConnection, turn_id: str) -> list[JournalEntry]:
-    """Read a journal, live or sealed. Raises TurnNotFoundError."""
-    row = await connection.fetchrow(_JOURNAL, turn_id)
-    if row is None:
-        raise TurnNotFoundError(turn_id)
-    sealed, bodies = row
-    return from_entry_lines(b"\n".join(unseal(sealed) if sealed else bodies or ()))
 
 
 async def has_calls(connection: DatabaseConnection, turn_id: str, body: bytes) -> bool:

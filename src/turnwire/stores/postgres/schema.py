@@ -209,10 +209,12 @@ TABLES = """
 
     -- The turns that need them.
     CREATE TABLE turnwire.blob_use (
-        turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        session_id text COLLATE "C" NOT NULL,
         digest text COLLATE "C" NOT NULL,
-        PRIMARY KEY (turn_id, digest)
+        turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        PRIMARY KEY (session_id, digest, turn_id)
     );
+    CREATE INDEX blob_use_by_turn ON turnwire.blob_use (turn_id);
 
     -- The document index. Words are split and stemmed by a configuration of its own, which knows no stop words.
     CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
@@ -282,11 +284,6 @@ TABLES = """
     );
 """
 MIGRATIONS: tuple[str, ...] = ()
-
-
-async def lock_principal(connection: DatabaseConnection, principal: str) -> None:
-    """Keep others from changing this principal's sessions and turns until the transaction is over."""
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('turnwire ' || $1, 0))", principal)
 
 
 Prepare = Callable[[DatabaseConnection, str], Awaitable[None]]

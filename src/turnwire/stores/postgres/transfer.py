@@ -1,37 +1,40 @@
 """Access to a database from outside its servers: reading along, and the import of what another store has."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from turnwire.core.contracts.stores import Annotation, ApiKey, SqlConnection, Wake, Worker
+from turnwire.core.contracts.stores import Annotation, ApiKey, NewTurn, SqlConnection, Wake, Worker
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.core.log.files import Blob
 from turnwire.core.log.seals import make_seal
 from turnwire.core.log.turns import Session, TurnRecord
 from turnwire.core.people.budget import day_of
+from turnwire.stores.admission import TURN_COLUMNS, turn_values
+from turnwire.stores.blobs import add_blobs, note_use
 from turnwire.stores.lines import SealedLogs, encode_seal, seal, state_from, to_entry_lines, to_lines
-from turnwire.stores.postgres.blobs import add_blobs
 from turnwire.stores.postgres.claims import WORKERS
 from turnwire.stores.postgres.connections import DatabaseConnection, Row
-from turnwire.stores.postgres.registry import INSERT_ANNOTATION, annotation_values
-from turnwire.stores.postgres.rows import NOW, RECORD, TURN, UNFINISHED, comparable, folded, read_log, record_from
+from turnwire.stores.postgres.rows import NOW, read_log
 from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.shared_database import SharedDatabase
 from turnwire.stores.postgres.store import PostgresStore
-from turnwire.stores.rules import Watchers, without_attachments
+from turnwire.stores.registry import insert_annotation
+from turnwire.stores.rows import RECORD, TURN, UNFINISHED, comparable, folded, record_from
+from turnwire.stores.rules import Watchers
+from turnwire.stores.sessions import insert_session
 from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
 
 _WHOLE_LOG = 2**30
 _NO_LIMIT = 2**62
-_TURN = """
-    INSERT INTO turnwire.turn (id, day, session_id, principal, agent, message, folded_message, channel, external_id,
-        parent_turn_id, idempotency_key, fingerprint, options, attachments, disconnect_grace, created_at, first_kept,
-        sealed, outcome, worker, epoch, last_position, started_at, waiting_until, ended_at, folded_answer, state)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26, $27)
+_COLUMNS = (
+    *(*TURN_COLUMNS, "day", "first_kept", "sealed", "outcome", "worker", "epoch", "last_position", "started_at"),
+    *("waiting_until", "ended_at", "folded_answer", "state"),
+)
+_TURN = f"""
+    INSERT INTO turnwire.turn ({", ".join(_COLUMNS)})
+    VALUES ({", ".join(f"${number}" for number in range(1, len(_COLUMNS) + 1))})
     ON CONFLICT (id) DO NOTHING RETURNING number
 """
 _HEAD = """
@@ -141,20 +144,10 @@ class PostgresImport:
         return set(turn_ids) - {row[0] for row in await self._connections.fetch(query, list(turn_ids))}
 
     async def take_sessions(self, sessions: Sequence[Session]) -> None:
-        query = """
-            INSERT INTO turnwire.session (id, principal, external_id, title, folded_title, created_at, updated_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING
-        """
-
         async def call(connection: DatabaseConnection, is_retry: bool) -> None:
             async with connection.transaction():
                 for session in sessions:
-                    folded_title = None if session.title is None else folded(session.title)
-                    await connection.execute(
-                        query,
-                        *(session.id, session.principal, session.external_id, session.title, folded_title),
-                        *(session.created_at, session.updated_at),
-                    )
+                    await insert_session(connection, session)
 
         await self._connections.run(call)
 
@@ -186,7 +179,9 @@ class PostgresImport:
 
     async def take_annotations(self, annotations: Sequence[Annotation]) -> None:
         for annotation in annotations:
-            await self._connections.execute(f"{INSERT_ANNOTATION} DO NOTHING", *annotation_values(annotation))
+            await self._connections.run(
+                lambda connection, _, annotation=annotation: insert_annotation(connection, annotation, replaces=False)
+            )
 
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None:
         query = """
@@ -214,21 +209,18 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn, key: bytes | N
     ended = record.phase == "ended"
     day = day_of(record.created_at)
     state = state_from(turn.state)
-    attachments = record.options.get("attachments")
+    new = NewTurn(record=record, opening=(), idempotency_key=turn.idempotency_key, fingerprint=turn.fingerprint)
     number: int | None = await connection.fetchval(
         _TURN,
-        *(record.id, day, record.session_id, record.principal, record.agent, record.message, folded(record.message)),
-        *(record.channel, record.external_id, record.parent_turn_id, turn.idempotency_key, turn.fingerprint),
-        *(json.dumps(without_attachments(record.options)), None if attachments is None else json.dumps(attachments)),
-        *(record.disconnect_grace, record.created_at, record.first_kept, ended, record.outcome, record.worker),
-        *(record.epoch, record.last_position, record.started_at, record.waiting_until, record.ended_at),
+        *turn_values(new, record),
+        *(day, record.first_kept, ended, record.outcome, record.worker, record.epoch, record.last_position),
+        *(record.started_at, record.waiting_until, record.ended_at),
         *(None if state is None else folded(state.text), turn.state),
     )
     if number is None:
         return  # An earlier attempt, whose reply was lost, has inserted it.
     for digest in turn.digests:
-        query = "INSERT INTO turnwire.blob_use (turn_id, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING"
-        await connection.execute(query, record.id, digest)
+        await note_use(connection, record.session_id, record.id, digest)
     if ended:
         evidence = turn.seal
         if evidence is None:  # The log has not been sealed before.

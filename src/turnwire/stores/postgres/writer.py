@@ -41,7 +41,8 @@ from turnwire.stores.postgres.connections import (
     reason,
 )
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.rows import folded, has_calls, read_log
+from turnwire.stores.postgres.rows import has_calls, read_log
+from turnwire.stores.rows import folded
 from turnwire.stores.rules import entry_refusal
 
 logger = logging.getLogger("turnwire.stores.postgres")

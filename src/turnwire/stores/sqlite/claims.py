@@ -14,21 +14,16 @@ from turnwire.core.contracts.stores import Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnRecord
-from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import check_claim
-from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
-from turnwire.stores.sqlite.rows import find_turn
-from turnwire.stores.sqlite.writer import WRITE_CLAIM, SqliteWriter, claim_values
+from turnwire.stores.sqlite.live_turn import LiveTurn
+from turnwire.stores.sqlite.parts import SqliteParts
+from turnwire.stores.sqlite.writer import WRITE_CLAIM, claim_values
 
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
-class SqliteClaims:
-    def __init__(self, readers: SqliteThreads, writer: SqliteWriter, turns: LiveTurns) -> None:
-        self._readers = readers
-        self._writer = writer
-        self._turns = turns
-        self._leases = turns.leases
+class SqliteClaims(SqliteParts):
+    """Claims and commands, decided in memory."""
 
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         live = await self._find_live(turn_id)
@@ -43,11 +38,10 @@ class SqliteClaims:
         return [live.current() for live in turns]
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
-        lost = [
-            live
-            for live in self._turns.by_id.values()
-            if live.record.phase == "running" and not live.head.ended and not self._leases.holds(live.record.worker)
+        running = [
+            live for live in self._turns.by_id.values() if live.record.phase == "running" and not live.head.ended
         ]
+        lost = [live for live in running if not self._turns.leases.holds(live.record.worker)]
         claimed: list[TurnRecord] = []
         for live in lost:
             # It may end while the ones before it are claimed.
@@ -64,10 +58,12 @@ class SqliteClaims:
         return live
 
     async def _check_exists(self, turn_id: str) -> None:
-        await self._readers.run(lambda connection: find_turn(connection, turn_id))
+        query = "SELECT EXISTS (SELECT 1 FROM turn WHERE id = $1)"
+        if not await self._database.read(lambda connection: connection.fetchval(query, turn_id)):
+            raise TurnNotFoundError(turn_id)
 
     def _claim(self, live: LiveTurn, worker: str) -> LiveTurn:
-        check_claim(live.record, worker, self._leases)
+        check_claim(live.record, worker, self._turns.leases)
         epoch = live.head.claim()
         started_at = live.record.started_at or now_ms()
         live.record = replace(live.record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
@@ -100,24 +96,23 @@ class SqliteClaims:
         return [turn for turn in waiting if until is None or (turn.waiting_until or 0) <= until]
 
     async def checkpoint(self, turn_id: str) -> bytes:
-        query = "SELECT body FROM checkpoint WHERE turn = (SELECT number FROM turn WHERE id = ?)"
-        row = await self._readers.run(lambda connection: connection.execute(query, (turn_id,)).fetchone())
-        return row[0] if row else b""
+        query = "SELECT body FROM checkpoint WHERE turn_id = $1"
+        return await self._database.read(lambda connection: connection.fetchval(query, turn_id)) or b""
 
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
-        self._leases.renew(worker, name, draining)
+        self._turns.leases.renew(worker, name, draining)
 
     async def retire(self, worker: str) -> None:
-        self._leases.retire(worker)
+        self._turns.leases.retire(worker)
 
     async def workers(self) -> list[Worker]:
-        return self._leases.workers(Counter(turn.worker for turn in self._turns.in_phase("running")))
+        return self._turns.leases.workers(Counter(turn.worker for turn in self._turns.in_phase("running")))
 
     async def command(self, command: Command) -> None:
         live = await self._find_live(command.turn_id)
         if live.record.phase == "ended":
             raise TurnEndedError(command.turn_id)
-        await self._writer.write(lambda connection: _insert_command(connection, live.number, command))
+        await self._writer.write(lambda connection: _insert_command(connection, command))
         self._turns.take_command(live, command)
 
     async def commands(self, worker: str) -> list[Command]:
@@ -128,7 +123,7 @@ class SqliteClaims:
         ]
 
     async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
-        return self._leases.attend(turn_id, worker, present)
+        return self._turns.leases.attend(turn_id, worker, present)
 
 
 def _note_claims(turns: list[LiveTurn], claims: "asyncio.Future[sqlite3.Cursor]") -> None:
@@ -139,7 +134,7 @@ def _note_claims(turns: list[LiveTurn], claims: "asyncio.Future[sqlite3.Cursor]"
         live.has_unwritten_claim = error is not None
 
 
-def _insert_command(connection: sqlite3.Connection, number: int, command: Command) -> None:
+def _insert_command(connection: sqlite3.Connection, command: Command) -> None:
     # The turn may have ended since it was looked up; its command would stay for ever.
-    query = "INSERT OR IGNORE INTO command SELECT number, ?, ? FROM turn WHERE number = ? AND phase <> 'ended'"
-    connection.execute(query, (command.kind, command.reason, number))
+    query = "INSERT OR IGNORE INTO command SELECT id, ?, ? FROM head WHERE id = ?"
+    connection.execute(query, (command.kind, command.reason, command.turn_id))

@@ -14,9 +14,10 @@ from turnwire.core.contracts.stores import RUNNABLE, Command
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.turns import Phase, TurnRecord
 from turnwire.stores.rules import Leases, LogHead, ReadyQueue, Watchers
-from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
+from turnwire.stores.sqlite.rows import read_unsealed
 
 _TAIL = 128
+_WHOLE_LOG = 2**62
 
 
 class LiveTurn:
@@ -28,6 +29,7 @@ class LiveTurn:
         "first_row",
         "has_unwritten_claim",
         "head",
+        "max_tail",
         "number",
         "record",
         "row_ends",
@@ -35,12 +37,15 @@ class LiveTurn:
         "tail",
     )
 
-    def __init__(self, number: int, record: TurnRecord, head: LogHead, first_row: int) -> None:
+    def __init__(
+        self, number: int, record: TurnRecord, head: LogHead, first_row: int, max_tail: int = 2 * _TAIL
+    ) -> None:
         self.number = number
         self.record = record
         self.head = head
         self.first_row = first_row
         self.committed = head.position
+        self.max_tail = max_tail
         self.tail: list[LoggedEvent] = []
         self.rows = array("q")
         self.row_ends = array("q")
@@ -62,7 +67,7 @@ class LiveTurn:
         self.committed = events[-1].position
         self.add_row(row, self.committed)
         self.tail.extend(events)
-        if len(self.tail) > 2 * _TAIL:
+        if len(self.tail) > self.max_tail:
             del self.tail[:-_TAIL]
 
     def recent(self, after: int, limit: int) -> list[LoggedEvent] | None:
@@ -82,9 +87,13 @@ class LiveTurn:
 
 
 class LiveTurns:
-    """All live turns by id, with the queue, the leases and the watchers of this process."""
+    """All live turns by id, with the queue, the leases and the watchers of this process.
 
-    def __init__(self, leases: Leases) -> None:
+    If it `keeps_logs`, live turns keep all of their events in memory, and the table `event` stays empty.
+    """
+
+    def __init__(self, leases: Leases, *, keeps_logs: bool = False) -> None:
+        self.keeps_logs = keeps_logs
         self.by_id: dict[str, LiveTurn] = {}
         self.queue = ReadyQueue()
         self.leases = leases
@@ -96,22 +105,31 @@ class LiveTurns:
     def load(self, connection: sqlite3.Connection) -> None:
         """Read the turns whose events are still in `event`, in the order of acceptance."""
         by_number: dict[int, LiveTurn] = {}
-        query = f"SELECT {TURN_COLUMNS}, number, first_row FROM turn WHERE sealed = 0 ORDER BY number"
-        for row in connection.execute(query):
-            record = turn_from(row[:-2])
+        for record, number, first_row in read_unsealed(connection):
             head = LogHead(record.id, record.epoch, 0, ended=record.phase == "ended")
-            by_number[row[-2]] = self.by_id[record.id] = LiveTurn(row[-2], record, head, row[-1])
+            by_number[number] = self.by_id[record.id] = LiveTurn(number, record, head, first_row)
             if record.phase != "ended":
                 self.queue.add(record.session_id, record.id, queued=record.phase == "queued")
-        for number, kind, reason in connection.execute("SELECT turn, kind, reason FROM command"):
-            if live := by_number.get(number):
-                live.command = Command(live.record.id, reason, kind)
+        for turn_id, kind, reason in connection.execute("SELECT turn_id, kind, reason FROM command"):
+            if live := self.by_id.get(turn_id):
+                live.command = Command(turn_id, reason, kind)
         query = "SELECT id, turn, last_position FROM event ORDER BY id"
         for row, number, last_position in connection.execute(query):
             self.next_row = row + 1
             if live := by_number.get(number):
                 live.add_row(row, last_position)
                 live.committed = live.head.position = last_position
+
+    def add(self, number: int, record: TurnRecord, row: int, opening: Sequence[LoggedEvent]) -> None:
+        """Add a turn that has been accepted; `row` has its opening events."""
+        head = LogHead(record.id, record.epoch, record.last_position)
+        max_tail = _WHOLE_LOG if self.keeps_logs else 2 * _TAIL
+        live = self.by_id[record.id] = LiveTurn(number, record, head, row, max_tail)
+        live.add_committed(row, opening)
+
+    def adopt(self, lost: "LiveTurns") -> None:
+        """Take over the turns of a store in memory that was lost."""
+        self.by_id, self.queue, self.next_row = lost.by_id, lost.queue, lost.next_row
 
     def take_row(self) -> int:
         row = self.next_row
@@ -168,4 +186,3 @@ class LiveTurns:
         for turn_id, live in list(self.by_id.items()):
             if live.record.session_id == session_id:
                 del self.by_id[turn_id]
-        self.watchers.notify(session_id, ())

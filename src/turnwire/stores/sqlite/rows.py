@@ -3,81 +3,48 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts.stores import ApiKey, JournalEntry, Seal
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.core.log.turns import Session, TurnRecord
-from turnwire.stores.lines import (
-    PAGE_BYTES,
-    SealedLogs,
-    decode_seal,
-    event_page,
-    from_entry_lines,
-    from_lines,
-    page_of,
-    unseal,
-)
+from turnwire.core.log.turns import TurnRecord
+from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_lines, page_of
+from turnwire.stores.rows import RECORD, TURN, record_from
 
-TURN_COLUMNS = (
-    "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
-    " last_position, first_kept, created_at, started_at, ended_at, waiting_until, disconnect_grace, options"
-)
-SESSION_COLUMNS = (
-    "id, principal, created_at, updated_at, external_id, title,"
-    " (SELECT count(*) FROM turn WHERE session_id = session.id) AS turn_count"
-)
-KEY_COLUMNS = "id, digest, principal, scopes, created_at, expires_at, revoked_at"
+_READ = f"SELECT {RECORD}, t.number, t.first_row FROM {TURN}".replace("turnwire.", "")
 
 
-def turn_from(row: Sequence[Any]) -> TurnRecord:
-    names = TURN_COLUMNS.split(", ")
-    return TurnRecord(**dict(zip(names, row[:-1], strict=False)), options=json.loads(row[-1]))
+def _records(connection: sqlite3.Connection, rest: str, *values: object) -> list[tuple[TurnRecord, int, int]]:
+    """Return turns as the database has them, each with its number and its first row in `event`."""
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    rows = cursor.execute(f"{_READ} {rest}", values).fetchall()  # type: ignore[arg-type]
+    return [(record_from(row), row["number"], row["first_row"]) for row in rows]
 
 
-def session_from(row: Sequence[Any]) -> Session:
-    session_id, principal, created_at, updated_at, external_id, title, turn_count = row
-    return Session(
-        id=session_id,
-        principal=principal,
-        created_at=created_at,
-        updated_at=updated_at,
-        external_id=external_id,
-        title=title,
-        turn_count=turn_count,
-    )
+def read_unsealed(connection: sqlite3.Connection) -> list[tuple[TurnRecord, int, int]]:
+    """Return the turns that are not sealed, in the order of acceptance, with numbers and first rows."""
+    return _records(connection, "WHERE sealed = 0 ORDER BY t.number")
 
 
-def key_from(row: Sequence[Any]) -> ApiKey:
-    key_id, digest, principal, scopes, created_at, expires_at, revoked_at = row
-    return ApiKey(
-        id=key_id,
-        digest=digest,
-        principal=principal,
-        scopes=tuple(scopes.split()),
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )
+def read_records(connection: sqlite3.Connection, rest: str, *values: object) -> list[TurnRecord]:
+    """Return turns with their last positions; `rest` is the end of the query."""
+    return [
+        record if record.phase == "ended" else _with_position(connection, record, first_row, number)
+        for record, number, first_row in _records(connection, rest, *values)
+    ]
 
 
-def find_turn(connection: sqlite3.Connection, turn_id: str, principal: str | None = None) -> TurnRecord:
-    """Return a turn by its id or, for a principal, also by its external id. Raises TurnNotFoundError."""
-    if principal is None:
-        where, values = "id = ?", (turn_id,)
-    else:
-        where, values = "(id = ? OR external_id = ?) AND principal = ?", (turn_id, turn_id, principal)
-    row = connection.execute(f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE {where}", values).fetchone()
-    if row is None:
+def find_turn(connection: sqlite3.Connection, turn_id: str) -> TurnRecord:
+    """Return a turn by its id. Raises TurnNotFoundError."""
+    records = read_records(connection, "WHERE t.id = ?", turn_id)
+    if not records:
         raise TurnNotFoundError(turn_id)
-    record = turn_from(row[:-2])
-    return record if record.phase == "ended" else with_position(connection, record, row[-2], row[-1])
+    return records[0]
 
 
-def with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
+def _with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
     """Return the record of an unfinished turn with its last position, which only `event` has."""
     query = "SELECT max(last_position) FROM event WHERE id >= ? AND turn = ?"
     position = connection.execute(query, (first_row, number)).fetchone()[0]
@@ -130,35 +97,6 @@ def read_turn(
         return event_page(_events(connection.execute(query, (first_row, number, after, limit)), after), limit)
     finally:
         connection.execute("COMMIT")
-
-
-def read_journal(connection: sqlite3.Connection, turn_id: str) -> list[JournalEntry]:
-    """Return the journal of any turn, live or sealed. Raises TurnNotFoundError."""
-    connection.execute("BEGIN")  # One view of the database: sealing moves entries from one table to another.
-    try:
-        query = "SELECT number, calls FROM turn LEFT JOIN sealed_log ON turn = number WHERE id = ?"
-        row = connection.execute(query, (turn_id,)).fetchone()
-        if row is None:
-            raise TurnNotFoundError(turn_id)
-        number, sealed = row
-        return from_entry_lines(b"\n".join(unseal(sealed)) if sealed else read_calls(connection, number))
-    finally:
-        connection.execute("COMMIT")
-
-
-def read_seal(connection: sqlite3.Connection, turn_id: str) -> Seal | None:
-    """Return the seal of a turn. Raises TurnNotFoundError."""
-    query = "SELECT seal FROM turn LEFT JOIN sealed_log ON turn = number WHERE id = ?"
-    row = connection.execute(query, (turn_id,)).fetchone()
-    if row is None:
-        raise TurnNotFoundError(turn_id)
-    return decode_seal(row[0])
-
-
-def read_ended(connection: sqlite3.Connection, after_turn_id: str, limit: int) -> list[TurnRecord]:
-    """Return ended turns of all principals, by ascending ids."""
-    query = f"SELECT {TURN_COLUMNS} FROM turn WHERE id > ? AND phase = 'ended' ORDER BY id LIMIT ?"
-    return [turn_from(row) for row in connection.execute(query, (after_turn_id, limit))]
 
 
 def read_calls(connection: sqlite3.Connection, number: int) -> bytes:

@@ -16,6 +16,7 @@ TABLES = """
         principal TEXT NOT NULL,
         external_id TEXT,
         title TEXT,
+        folded_title TEXT,               -- the title as it is searched: in lower case, in every script
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
         UNIQUE (principal, external_id)
@@ -29,12 +30,14 @@ TABLES = """
         principal TEXT NOT NULL,
         agent TEXT NOT NULL,
         message TEXT NOT NULL,
+        folded_message TEXT NOT NULL,
         channel TEXT NOT NULL,
         external_id TEXT,
         parent_turn_id TEXT,
         idempotency_key TEXT,
         fingerprint TEXT NOT NULL,
         options TEXT NOT NULL,
+        attachments TEXT,                -- until the turn has ended
         disconnect_grace REAL,
         phase TEXT NOT NULL,
         outcome TEXT,
@@ -48,7 +51,7 @@ TABLES = """
         ended_at INTEGER,
         first_row INTEGER NOT NULL,      -- its first row in `event`
         sealed INTEGER NOT NULL DEFAULT 0,
-        answer TEXT,
+        folded_answer TEXT,
         state BLOB,
         UNIQUE (principal, external_id),
         UNIQUE (principal, idempotency_key)
@@ -56,6 +59,11 @@ TABLES = """
     CREATE INDEX turn_by_session ON turn (session_id, number);
     CREATE INDEX turn_unfinished ON turn (principal) WHERE phase <> 'ended';
     CREATE INDEX turn_by_end ON turn (ended_at) WHERE first_kept = 1;
+
+    -- The turns that have not ended.
+    CREATE VIEW head AS
+    SELECT id, number, session_id, principal, phase, worker, epoch, last_position, started_at, waiting_until
+    FROM turn WHERE phase <> 'ended';
 
     -- A row has the events of one turn in one commit. Rows are only added at the end, so that a commit of many turns
     -- changes few pages. The writer keeps the rows of live turns in memory; others are found by a scan.
@@ -84,20 +92,20 @@ TABLES = """
 
     -- The state of the agent of a waiting turn.
     CREATE TABLE checkpoint (
-        turn INTEGER PRIMARY KEY,
+        turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
         body BLOB NOT NULL
     );
 
     -- Commands to turns that have not ended.
     CREATE TABLE command (
-        turn INTEGER PRIMARY KEY,
+        turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
         kind TEXT NOT NULL,
         reason TEXT NOT NULL
     );
 
     -- The notices about turns that are still to be delivered, and when that is tried next.
     CREATE TABLE outbox (
-        turn INTEGER PRIMARY KEY,
+        turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
         due_at INTEGER NOT NULL,
         attempts INTEGER NOT NULL
     );
@@ -118,8 +126,8 @@ TABLES = """
         principal TEXT NOT NULL,
         at INTEGER NOT NULL,
         value TEXT NOT NULL,
-        session_id TEXT,
-        turn_id TEXT,
+        session_id TEXT REFERENCES session ON DELETE CASCADE,
+        turn_id TEXT REFERENCES turn (id) ON DELETE CASCADE,
         PRIMARY KEY (kind, key)
     ) WITHOUT ROWID;
     CREATE INDEX annotation_by_principal ON annotation (principal, kind, key);
@@ -129,7 +137,7 @@ TABLES = """
     -- Files of messages, once in each session, and the turns that need them.
     CREATE TABLE blob (
         number INTEGER PRIMARY KEY,
-        session_id TEXT NOT NULL,
+        session_id TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
         digest TEXT NOT NULL,
         media_type TEXT NOT NULL,
         name TEXT,
@@ -140,10 +148,12 @@ TABLES = """
     );
     CREATE INDEX blob_by_use ON blob (used_at);
     CREATE TABLE blob_use (
-        turn INTEGER NOT NULL,
+        session_id TEXT NOT NULL,
         digest TEXT NOT NULL,
-        PRIMARY KEY (turn, digest)
+        turn_id TEXT NOT NULL REFERENCES turn (id) ON DELETE CASCADE,
+        PRIMARY KEY (session_id, digest, turn_id)
     ) WITHOUT ROWID;
+    CREATE INDEX blob_use_by_turn ON blob_use (turn_id);
 
     CREATE TABLE api_key (
         id TEXT PRIMARY KEY,
@@ -169,7 +179,16 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA fullfsync = ON")
         # Overwrite what is deleted, trimmed or replaced, so that erased text is not left in the file.
         connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection, version)
+    return connection
+
+
+def open_memory() -> sqlite3.Connection:
+    """Open an empty database in memory."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    _migrate(connection, 0)
     return connection
 
 
@@ -182,7 +201,6 @@ def open_reader(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     with _explained(path, connection):
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.create_function("mentions", 2, _mentions, deterministic=True)
         _check_version(connection, path)
     return connection
 
@@ -198,23 +216,6 @@ def _explained(path: Path, connection: sqlite3.Connection | None = None) -> Gene
         if isinstance(error, sqlite3.Error):
             raise StoreUnusableError(str(path), explain(error)) from error
         raise
-
-
-def mentions(column: str, term: str) -> tuple[str, list[str]]:
-    """Return the SQL condition that a column has this term, in upper or lower case, and the values of the condition.
-
-    SQLite ignores the case of A to Z only, so a Python function compares other texts. It holds the interpreter's lock,
-    and with it the event loop: texts of ASCII characters are left to SQLite.
-    """
-    folded, is_ascii = term.casefold(), f"length(CAST({column} AS BLOB)) = length({column})"
-    condition, values = f"(NOT {is_ascii} AND mentions({column}, ?))", [folded]
-    if not folded.isascii():
-        return condition, values
-    return f"(instr(lower({column}), ?) > 0 OR {condition})", [folded, *values]
-
-
-def _mentions(text: str | None, term: str) -> bool:
-    return text is not None and term in text.casefold()
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:

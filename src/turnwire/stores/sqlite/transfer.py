@@ -8,35 +8,24 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from turnwire.core.contracts.stores import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.files import Blob
 from turnwire.core.log.turns import Session, TurnRecord, TurnState
+from turnwire.stores.blobs import find_blob
+from turnwire.stores.database import Row
 from turnwire.stores.lines import SealedLogs, state_from, unseal
+from turnwire.stores.rows import RECORD, SESSION, TURN, annotation_from, record_from, session_from
 from turnwire.stores.rules import Watchers, read_with_epoch
-from turnwire.stores.sqlite.blobs import list_blobs, read_blob
+from turnwire.stores.sqlite.database import SqliteConnection
 from turnwire.stores.sqlite.disk import BALLAST_NAME
-from turnwire.stores.sqlite.queries import HISTORY, NEXT
-from turnwire.stores.sqlite.registry import ANNOTATION_COLUMNS, annotation_from
-from turnwire.stores.sqlite.rows import (
-    SESSION_COLUMNS,
-    TURN_COLUMNS,
-    find_turn,
-    read_calls,
-    read_ended,
-    read_journal,
-    read_seal,
-    read_turn,
-    session_from,
-    turn_from,
-    with_position,
-)
+from turnwire.stores.sqlite.rows import find_turn, read_records, read_turn
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS, TABLES, explain, open_reader
 from turnwire.stores.sqlite.store import SqliteStore
 from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
+from turnwire.stores.turns import find_next_turn, read_ended, read_history, read_journal, read_seal
 
 # Reading along
 
@@ -48,6 +37,7 @@ class SqliteArchive:
 
     def __init__(self, folder: Path) -> None:
         self._connection: sqlite3.Connection = open_reader(folder / DATABASE_NAME)
+        self._own = SqliteConnection(self._connection)
         self._sealed_logs = SealedLogs()
         self._watchers = Watchers()
         self._poll: asyncio.Task[None] | None = None
@@ -68,19 +58,11 @@ class SqliteArchive:
 
     def list_turns(self, limit: int) -> list[TurnRecord]:
         """Return the newest turns of all principals, newest first: read access to the file is access to all of them."""
-        query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn ORDER BY number DESC LIMIT ?"
-        rows = self._connection.execute(query, (limit,)).fetchall()
-        return [
-            record if record.phase == "ended" else with_position(self._connection, record, row[-2], row[-1])
-            for row in rows
-            for record in (turn_from(row[:-2]),)
-        ]
+        return read_records(self._connection, "ORDER BY t.number DESC LIMIT ?", limit)
 
     def list_unfinished(self, limit: int) -> list[TurnRecord]:
         """Return the unfinished turns of all principals, oldest first."""
-        query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE phase <> 'ended' ORDER BY number LIMIT ?"
-        rows = self._connection.execute(query, (limit,)).fetchall()
-        return [with_position(self._connection, turn_from(row[:-2]), row[-2], row[-1]) for row in rows]
+        return read_records(self._connection, "WHERE h.id IS NOT NULL ORDER BY t.number LIMIT ?", limit)
 
     def has_keys(self) -> bool:
         return self._connection.execute("SELECT EXISTS (SELECT 1 FROM api_key)").fetchone()[0] == 1
@@ -100,25 +82,23 @@ class SqliteArchive:
         return read_turn(self._connection, self._sealed_logs, turn_id, after, limit)
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
-        return read_journal(self._connection, turn_id)
+        return await read_journal(self._own, turn_id)
 
     async def read_blob(self, session_id: str, digest: str) -> Blob | None:
-        return read_blob(self._connection, session_id, digest)
+        return await find_blob(self._own, session_id, digest)
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
-        rows = self._connection.execute(HISTORY, (turn_id, limit)).fetchall()
-        return [state for row in rows if (state := state_from(row[0]))]
+        return await read_history(self._own, turn_id, limit)
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        values = (session_id, after_turn_id, session_id, after_turn_id)
-        row = self._connection.execute(NEXT, values).fetchone()
-        return turn_from(row) if row else None
+        return await find_next_turn(self._own, session_id, after_turn_id)
 
     async def seal(self, turn_id: str) -> Seal | None:
-        return read_seal(self._connection, turn_id)
+        return await read_seal(self._own, turn_id)
 
     async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
-        return read_ended(self._connection, after_turn_id, limit)
+        """Return ended turns of all principals, by ascending ids."""
+        return await read_ended(self._own, after_turn_id, limit)
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         if self._poll is None:
@@ -218,10 +198,7 @@ def _sync(target: Path) -> None:
 
 # Moving
 
-_TURNS = (
-    f"SELECT {TURN_COLUMNS}, number, sealed, first_row, idempotency_key, fingerprint, state"
-    " FROM turn WHERE number > ? ORDER BY number LIMIT ?"
-)
+_TURNS = f"SELECT {RECORD}, t.number, t.sealed, t.first_row, t.idempotency_key, t.fingerprint, t.state FROM {TURN}"
 
 
 class SqliteExport:
@@ -229,7 +206,6 @@ class SqliteExport:
 
     def __init__(self, folder: Path) -> None:
         self._store = SqliteStore(folder)
-        self._readers = self._store.readers
 
     async def open(self) -> None:
         await self._store.open()
@@ -238,82 +214,73 @@ class SqliteExport:
         await self._store.close()
 
     async def count_turns(self) -> int:
-        query = "SELECT count(*) FROM turn"
-        return await self._readers.run(lambda connection: connection.execute(query).fetchone()[0])
+        return (await self._fetch("SELECT count(*) FROM turn"))[0][0]
 
     async def sessions_after(self, session_id: str, limit: int) -> list[Session]:
-        query = f"SELECT {SESSION_COLUMNS} FROM session WHERE id > ? ORDER BY id LIMIT ?"
-        rows = await self._readers.run(lambda connection: connection.execute(query, (session_id, limit)).fetchall())
-        return [session_from(row) for row in rows]
+        query = f"SELECT {SESSION} FROM session s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
+        return [session_from(row) for row in await self._fetch(query, session_id, limit)]
 
     async def blobs_of(self, session_id: str) -> AsyncIterator[Blob]:
-        for file in await self._readers.run(lambda connection: list_blobs(connection, session_id)):
+        for file in await self._store.list_blobs(session_id):
             if (blob := await self._store.read_blob(session_id, file.digest or "")) is not None:
                 yield blob
 
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
-        return await self._readers.run(
-            lambda connection: [
-                (row[-6], _moving(connection, row)) for row in connection.execute(_TURNS, (number, limit)).fetchall()
-            ]
-        )
+        rows = await self._fetch(f"{_TURNS} WHERE t.number > $1 ORDER BY t.number LIMIT $2", number, limit)
+        return [(row["number"], await self._moving(row)) for row in rows]
 
     async def plugin_tables(self) -> list[PluginTable]:
-        return await self._readers.run(_plugin_tables)
+        """Return the tables that are neither the store's nor SQLite's own."""
+        own = re.findall(r"CREATE TABLE (\w+)", " ".join((TABLES, *MIGRATIONS)))
+        query = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        tables: list[PluginTable] = []
+        for name, statement in await self._fetch(query):
+            if name not in own:
+                columns = [row[0] for row in await self._fetch("SELECT name FROM pragma_table_info($1)", name)]
+                rows = [tuple(row) for row in await self._fetch(f"SELECT * FROM {name}")]
+                tables.append(PluginTable(name=name, statement=statement, columns=columns, rows=rows))
+        return tables
 
     async def annotations(self) -> list[Annotation]:
-        query = f"SELECT {ANNOTATION_COLUMNS} FROM annotation"
-        rows = await self._readers.run(lambda connection: connection.execute(query).fetchall())
-        return [annotation_from(row) for row in rows]
+        return [annotation_from(row) for row in await self._fetch("SELECT * FROM annotation")]
 
     async def spent(self) -> list[TokensSpent]:
-        query = "SELECT principal, day, tokens FROM spending"
-        rows = await self._readers.run(lambda connection: connection.execute(query).fetchall())
-        return [TokensSpent(*row) for row in rows]
+        return [TokensSpent(*row) for row in await self._fetch("SELECT principal, day, tokens FROM spending")]
 
     async def list_keys(self) -> list[ApiKey]:
         return await self._store.list_keys()
 
+    async def _fetch(self, query: str, *values: object) -> list[Row]:
+        return await self._store.fetch(query, *values)
 
-def _plugin_tables(connection: sqlite3.Connection) -> list[PluginTable]:
-    """Return the tables that are neither the store's nor SQLite's own."""
-    own = re.findall(r"CREATE TABLE (\w+)", " ".join((TABLES, *MIGRATIONS)))
-    query = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-    tables: list[PluginTable] = []
-    for name, statement in connection.execute(query).fetchall():
-        if name not in own:
-            rows = connection.execute(f"SELECT * FROM {name}")
-            columns = [column[0] for column in rows.description]
-            tables.append(PluginTable(name=name, statement=statement, columns=columns, rows=rows.fetchall()))
-    return tables
-
-
-def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
-    number, sealed, first_row, key, fingerprint, state = row[-6:]
-    record = turn_from(row[:-6])
-    if record.phase != "ended":
-        record = with_position(connection, record, first_row, number)
-    if sealed:
-        query = "SELECT body, calls, seal FROM sealed_log WHERE turn = ?"
-        body, sealed_calls, evidence = connection.execute(query, (number,)).fetchone()
-        lines = b"\n".join(unseal(body))
-        calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
-    else:
+    async def _moving(self, row: Row) -> MovingTurn:
+        number, record = row["number"], record_from(row)
+        if record.phase != "ended":
+            record = await self._store.find_turn(record.principal, record.id)
         evidence = None
-        query = "SELECT body FROM event WHERE id >= ? AND turn = ? ORDER BY id"
-        lines = b"\n".join(row[0] for row in connection.execute(query, (first_row, number)))
-        calls = read_calls(connection, number)
-    checkpoint = connection.execute("SELECT body FROM checkpoint WHERE turn = ?", (number,)).fetchone()
-    command = connection.execute("SELECT reason, kind FROM command WHERE turn = ?", (number,)).fetchone()
-    return MovingTurn(
-        record=record,
-        idempotency_key=key,
-        fingerprint=fingerprint,
-        lines=lines,
-        calls=calls,
-        seal=evidence,
-        state=state,
-        checkpoint=checkpoint[0] if checkpoint else None,
-        command=Command(record.id, *command) if command and record.phase != "ended" else None,
-        digests=[row[0] for row in connection.execute("SELECT digest FROM blob_use WHERE turn = ?", (number,))],
-    )
+        if row["sealed"]:
+            ((body, sealed_calls, evidence),) = await self._fetch(
+                "SELECT body, calls, seal FROM sealed_log WHERE turn = $1", number
+            )
+            lines = b"\n".join(unseal(body))
+            calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
+        else:
+            query = "SELECT body FROM event WHERE id >= $1 AND turn = $2 ORDER BY id"
+            lines = b"\n".join(row[0] for row in await self._fetch(query, row["first_row"], number))
+            calls = b"\n".join(
+                row[0] for row in await self._fetch("SELECT body FROM call WHERE turn = $1 ORDER BY id", number)
+            )
+        checkpoints = await self._fetch("SELECT body FROM checkpoint WHERE turn_id = $1", record.id)
+        commands = await self._fetch("SELECT reason, kind FROM command WHERE turn_id = $1", record.id)
+        return MovingTurn(
+            record=record,
+            idempotency_key=row["idempotency_key"],
+            fingerprint=row["fingerprint"],
+            lines=lines,
+            calls=calls,
+            seal=evidence,
+            state=row["state"],
+            checkpoint=checkpoints[0][0] if checkpoints else None,
+            command=Command(record.id, *commands[0]) if commands and record.phase != "ended" else None,
+            digests=[row[0] for row in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", record.id)],
+        )

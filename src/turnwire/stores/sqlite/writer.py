@@ -6,12 +6,10 @@ returned.
 """
 
 import asyncio
-import json
 import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -25,8 +23,9 @@ from turnwire.core.contracts.stores import AppendRequest, Suspension
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.core.people.budget import day_of, tokens_in
-from turnwire.sqlite_threads import SqliteThreads
+from turnwire.sqlite_threads import InlineSqlite, SqliteThreads
 from turnwire.stores.lines import to_entry_lines, to_lines
+from turnwire.stores.rows import folded
 from turnwire.stores.rules import CommitSchedule, without_attachments
 from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
@@ -82,9 +81,9 @@ Work = SqliteAppend | SqliteCall
 class SqliteWriter:
     def __init__(
         self,
-        threads: SqliteThreads,
+        threads: SqliteThreads | InlineSqlite,
         turns: LiveTurns,
-        ballast: Ballast,
+        ballast: Ballast | None,
         *,
         keeps_outbox: bool,
         notes_waits: bool,
@@ -106,8 +105,8 @@ class SqliteWriter:
         self._commit_seconds = 0.0
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.is_full = not await asyncio.to_thread(self._ballast.restore)
+        if self._ballast is not None:
+            self.is_full = not await asyncio.to_thread(self._ballast.restore)
 
     async def flush(self) -> None:
         """Return when everything that was appended before is committed."""
@@ -115,16 +114,23 @@ class SqliteWriter:
 
     # Gathering a group, on the event loop
 
-    def append(self, request: AppendRequest) -> None:
-        self._queue(request)
+    def append(self, work: "AppendRequest | SqliteCall") -> None:
+        """Queue work for the next commit."""
+        if not self._is_committing:
+            self._schedule.request()
+        self._waiting.append(work)
 
     def write(self, run: Callable[[sqlite3.Connection], T], *, erases: bool = False) -> asyncio.Future[T]:
         """Queue `run(connection)` in its order among the appends, and return the future of its result.
 
-        The future is done after the commit.
+        The future is done after the commit. In memory the call is committed at once, before the appends that wait.
         """
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue(SqliteCall(run, future, erases=erases))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        call = SqliteCall(run, future, erases=erases)
+        if isinstance(self._threads, InlineSqlite):
+            self._submit([call])
+        else:
+            self.append(call)
         return future
 
     async def refuse_if_full(self) -> None:
@@ -133,7 +139,7 @@ class SqliteWriter:
         The ballast grows with the number of turns that it may have to end.
         """
         turns = self._turns.queue.session_count
-        if not self.is_full and self._ballast.covers(turns):
+        if self._ballast is None or (not self.is_full and self._ballast.covers(turns)):
             return
         if not await asyncio.to_thread(self._ballast.restore, turns):
             self.is_full = True
@@ -142,18 +148,12 @@ class SqliteWriter:
         if was_full and self.on_room is not None:
             await self.on_room()
 
-    def _queue(self, work: AppendRequest | SqliteCall) -> None:
-        if not self._is_committing:
-            self._schedule.request()
-        self._waiting.append(work)
-
     def _commit_next(self) -> None:
         if self._is_committing:
             return  # One group at a time: if it fails, nothing after it may be written.
         waiting, self._waiting = self._waiting, []
         group = [work for queued in waiting if (work := self._take(queued)) is not None]
         if group:
-            self._is_committing = True
             self._submit(group)
 
     def _take(self, work: AppendRequest | SqliteCall) -> Work | None:
@@ -177,17 +177,16 @@ class SqliteWriter:
         return SqliteAppend(work, live, row, self.is_full, live.record if live.has_unwritten_claim else None)
 
     def _submit(self, group: Sequence[Work]) -> None:
-        self._threads.submit(partial(self._commit_group, group))
+        self._is_committing = True
+        self._threads.submit(partial(self._commit_group, group), lambda error: self._committed(group, error))
 
     # Committing a group, on the writer's thread
 
-    def _commit_group(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
+    def _commit_group(self, group: Sequence[Work], connection: sqlite3.Connection) -> StoreError | None:
         began = time.perf_counter()
         error = self._commit_or_make_room(group, connection, began)
         self._commit_seconds = time.perf_counter() - began
-        # If the loop is closed, there is no writer to notify; the committed events are on disk.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._committed, group, error)
+        return error
 
     def _commit_or_make_room(
         self, group: Sequence[Work], connection: sqlite3.Connection, began: float
@@ -200,7 +199,8 @@ class SqliteWriter:
                     raise
                 logger.error("the disk is full: running turns are ended, new ones refused, until there is room")
                 self.is_full = True
-                self._ballast.drop()
+                if self._ballast is not None:
+                    self._ballast.drop()
                 # The room of the ballast is for the ends of turns, not for what was being written.
                 return StoreFullError()
         except Exception as error:
@@ -229,14 +229,11 @@ class SqliteWriter:
             connection.execute(f"PRAGMA busy_timeout = {timeout}")
 
     def _commit(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
-        rows = [
-            (work.row, work.turn.number, work.request.events[-1].position, to_lines(work.request.events))
-            for work in group
-            if isinstance(work, SqliteAppend) and work.row
-        ]
+        rows = [] if self._turns.keeps_logs else _rows_of(group)
         rest = [work for work in group if not (isinstance(work, SqliteAppend) and work.writes_only_events)]
-        if not rest and 0 < len(rows) <= _MAX_ROWS:
-            _insert_rows(connection, rows)  # One statement is a transaction of its own.
+        if not rest and len(rows) <= _MAX_ROWS:
+            if rows:
+                _insert_rows(connection, rows)  # One statement is a transaction of its own.
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -253,7 +250,7 @@ class SqliteWriter:
                     elif request.suspension is not None:
                         _write_suspension(connection, work.turn, request.suspension)
                         if self._notes_waits:
-                            _write_notice(connection, work.turn.number)
+                            _write_notice(connection, work.turn.record.id)
                     elif request.release:
                         _write_release(connection, work.turn)
                 else:
@@ -332,6 +329,15 @@ class SqliteWriter:
                 work.future.set_exception(error)
 
 
+def _rows_of(group: Sequence[Work]) -> list[tuple[int, int, int, bytes]]:
+    """Return the rows of the events of a group."""
+    return [
+        (work.row, work.turn.number, work.request.events[-1].position, to_lines(work.request.events))
+        for work in group
+        if isinstance(work, SqliteAppend) and work.row
+    ]
+
+
 def _insert_rows(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, bytes]]) -> None:
     """Insert rows with one statement; `executemany` would run one for each row.
 
@@ -360,18 +366,17 @@ def _run_call(connection: sqlite3.Connection, call: SqliteCall) -> None:
 def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: TurnState, keeps_outbox: bool) -> None:
     record, number, last = append.turn.record, append.turn.number, append.request.events[-1]
     connection.execute(
-        "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ? WHERE number = ?",
+        "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, attachments = NULL"
+        " WHERE number = ?",
         (state.outcome, last.at, last.position, number),
     )
     if not append.brief:
         write_state(connection, number, state)
     if keeps_outbox:
-        _write_notice(connection, number)
+        _write_notice(connection, record.id)
     if record.waiting_until is not None:
-        connection.execute("DELETE FROM checkpoint WHERE turn = ?", (number,))
-    connection.execute("DELETE FROM command WHERE turn = ?", (number,))
-    if (options := without_attachments(record.options)) != record.options:
-        connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), number))
+        connection.execute("DELETE FROM checkpoint WHERE turn_id = ?", (record.id,))
+    connection.execute("DELETE FROM command WHERE turn_id = ?", (record.id,))
     if tokens := tokens_in(state.usage):
         connection.execute(
             "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"
@@ -380,13 +385,13 @@ def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: T
         )
 
 
-def _write_notice(connection: sqlite3.Connection, number: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (number,))
+def _write_notice(connection: sqlite3.Connection, turn_id: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO outbox (turn_id, due_at, attempts) VALUES (?, 0, 0)", (turn_id,))
 
 
 def write_state(connection: sqlite3.Connection, number: int, state: TurnState) -> None:
-    query = "UPDATE turn SET answer = ?, state = ? WHERE number = ?"
-    connection.execute(query, (state.text, msgspec.json.encode(state), number))
+    query = "UPDATE turn SET folded_answer = ?, state = ? WHERE number = ?"
+    connection.execute(query, (folded(state.text), msgspec.json.encode(state), number))
 
 
 def claim_values(record: TurnRecord, number: int) -> tuple[str | None, int, int | None, int]:
@@ -396,8 +401,8 @@ def claim_values(record: TurnRecord, number: int) -> tuple[str | None, int, int 
 def _write_suspension(connection: sqlite3.Connection, live: LiveTurn, suspension: Suspension) -> None:
     query = "UPDATE turn SET phase = 'waiting', worker = NULL, waiting_until = ? WHERE number = ?"
     connection.execute(query, (suspension.until, live.number))
-    query = "INSERT OR REPLACE INTO checkpoint (turn, body) VALUES (?, ?)"
-    connection.execute(query, (live.number, suspension.checkpoint))
+    query = "INSERT OR REPLACE INTO checkpoint (turn_id, body) VALUES (?, ?)"
+    connection.execute(query, (live.record.id, suspension.checkpoint))
 
 
 def _write_release(connection: sqlite3.Connection, live: LiveTurn) -> None:
