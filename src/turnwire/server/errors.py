@@ -80,6 +80,11 @@ def body_too_large(limit: int) -> HttpError:
     return HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})
 
 
+def invalid_request(message: str) -> HttpError:
+    """Return a 422; the message begins with the name of the field."""
+    return HttpError(422, "invalid_request", message)
+
+
 def invalid_body(error: ValidationError) -> HttpError:
     return invalid_fields([dict(detail) for detail in error.errors(include_url=False, include_context=False)])
 

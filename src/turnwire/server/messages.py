@@ -28,7 +28,7 @@ from turnwire.core.log.codec import ascii_json, clean_text
 from turnwire.core.people.schemas import check_parameters
 from turnwire.core.people.suspension import ClientResultAnswer, DecisionAnswer, ReplyAnswer
 from turnwire.server.attachments import MAX_ATTACHMENTS, Attachment
-from turnwire.server.errors import HttpError, invalid_body
+from turnwire.server.errors import HttpError, invalid_body, invalid_request
 from turnwire.tools.declaration import NAME
 
 MAX_CLIENT_TOOLS = 64
@@ -523,6 +523,14 @@ def parse_count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
+def parse_frame_number(text: str, field: str) -> int:
+    """Return the number of the last frame that a client has. Raises BadCursorError."""
+    number = parse_count(text)
+    if number is None:
+        raise BadCursorError(field)
+    return number
+
+
 def parse_offset(query: dict[str, str]) -> int | None:
     """Return how many bytes of a text stream a client has. Raises HttpError 422."""
     text = query.get("offset")
@@ -530,7 +538,7 @@ def parse_offset(query: dict[str, str]) -> int | None:
         return None
     offset = parse_count(text)
     if offset is None:
-        raise HttpError(422, "invalid_request", "offset: not a number of bytes")
+        raise invalid_request("offset: not a number of bytes")
     return offset
 
 
@@ -550,9 +558,9 @@ def check_key(text: str) -> str | None:
     """Return an idempotency key; None for an empty one. Raises HttpError 422."""
     key = text.strip()
     if "\x00" in key:
-        raise HttpError(422, "invalid_request", "Idempotency-Key: must not contain the character NUL")
+        raise invalid_request("Idempotency-Key: must not contain the character NUL")
     if len(key) > _MAX_KEY_LENGTH:
-        raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
+        raise invalid_request(f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
     return key or None
 
 

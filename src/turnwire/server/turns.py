@@ -70,7 +70,10 @@ async def start_turn(
         raise ShuttingDownError
     if body.agent is not None and body.agent not in services.agents:
         raise AgentNotFoundError(body.agent)
-    blobs, parent = _check_sizes(services, body, place), place.parent
+    options, parent = body.options, place.parent
+    blobs = _check_sizes(services, body, options, place)
+    if place.history:
+        options = {**options, "history": msgspec.to_builtins(place.history)}
     while True:
         session_id = await _session_id(services, principal, body.session_id)
         if body.parent_turn_id:
@@ -98,7 +101,7 @@ async def start_turn(
             channel=channel,
             attachments=await _attached(services, session_id, body.attachments),
             blobs=blobs,
-            options={**body.options, "history": msgspec.to_builtins(place.history)} if place.history else body.options,
+            options=options,
         )
         try:
             async with services.requests.slot(principal):
@@ -107,11 +110,11 @@ async def start_turn(
             continue  # Another request has created the session meanwhile.
 
 
-def _check_sizes(services: Services, body: MessageBody, place: Place) -> list[Blob]:
+def _check_sizes(services: Services, body: MessageBody, options: dict[str, Any], place: Place) -> list[Blob]:
     """Check the sizes of the texts and files, and return the files, each once. Raises HttpError 413."""
     settings = services.settings
     text = len(body.message) + sum(len(message.content) for message in place.history)
-    if text > settings.max_body_bytes or len(ascii_json(body.options)) > settings.max_body_bytes:
+    if text > settings.max_body_bytes or len(ascii_json(options)) > settings.max_body_bytes:
         raise body_too_large(settings.max_body_bytes)
     blobs = [blob for file in (*body.attachments, *place.history_files) if (blob := file.blob) is not None]
     for blob in blobs:

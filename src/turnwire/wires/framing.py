@@ -9,10 +9,25 @@ from typing import Any
 
 import msgspec
 
+from turnwire.core.contracts.wires import Control
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.events import Usage
 
 COMMENT_HEARTBEAT = b": hb\n\n"
+
+
+class StatefulWire:
+    """The base of wires whose frames depend on earlier events, and which have no control frames."""
+
+    keeps_state = True
+    numbers_frames = False
+    heartbeat = COMMENT_HEARTBEAT
+    opening = b""
+
+    def control(self, control: Control) -> None:
+        """Return None: the connection breaks instead, and the client resumes or reads again."""
+
+
 DONE = b"data: [DONE]\n\n"
 """The last frame of the protocols that have one."""
 

@@ -1,12 +1,10 @@
 """The interface of agents and the capabilities that they declare: for authors of agents."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, Protocol, cast
 
-from turnwire.core.errors import AttachmentsNotTakenError
 from turnwire.core.log.events import Event
-from turnwire.core.log.files import accepts, attached_files
 from turnwire.core.log.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -61,19 +59,6 @@ def attachment_types(agent: object) -> tuple[str, ...]:
     if types is True:
         return ("*/*",)
     return tuple(cast("Sequence[str]", types)) if isinstance(types, list | tuple) else ()
-
-
-def check_attachments(name: str, agent: object, options: Mapping[str, Any]) -> None:
-    """Raise AttachmentsNotTakenError if a turn with these options has files that the agent does not take."""
-    accepted = attachment_types(agent)
-    if options.get("attachments") and not accepted:  # The turn was accepted by an older version.
-        raise AttachmentsNotTakenError(name)
-    for file in attached_files(options):
-        if not accepts(accepted, file.media_type):
-            raise AttachmentsNotTakenError(name, file.media_type, accepted)
-        # Models fetch images themselves; nobody fetches other files.
-        if file.url is not None and "*/*" not in accepted and not accepts(("image/*",), file.media_type):
-            raise AttachmentsNotTakenError(name, f"a {file.media_type} file by its URL", accepted)
 
 
 def takes_client_tools(agent: object) -> bool:

@@ -14,17 +14,14 @@ from turnwire.core.backoff import Backoff
 from turnwire.core.contracts.agents import (
     Agent,
     HistorySource,
-    check_attachments,
     continues_diverged,
     repeats,
     resumes,
-    takes_client_tools,
 )
 from turnwire.core.contracts.stores import JournalEntry, Refusal, Store, Suspension
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
-    ClientToolsNotTakenError,
     EventRefusedError,
     FencedError,
     LogRewoundError,
@@ -61,8 +58,9 @@ from turnwire.core.log.history import earlier_messages, imported_history
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, Message, Stop, Turn, TurnRecord
-from turnwire.core.model_options import check_model_options, model_options
+from turnwire.core.model_options import model_options
 from turnwire.core.people.budget import Limits, UsageMeter
+from turnwire.core.run.acceptance import check_message
 from turnwire.core.run.inputs import JOINS, TurnInputs, set_inputs
 from turnwire.core.run.recovery import (
     BEGUN_AGAIN,
@@ -308,11 +306,7 @@ class Execution:
         if self._releases_after_step:
             self._begin_stopping(HANDED_BACK)
             return
-        # `TurnRunner.start` has checked this, but since a restart the name may stand for another agent.
-        check_attachments(self._record.agent, agent, self._record.options)
-        check_model_options(self._record.agent, agent, self._record.options)
-        if self._waits.tools and not takes_client_tools(agent):
-            raise ClientToolsNotTakenError(self._record.agent)
+        check_message(self._record.agent, agent, self._record.options)
         await self._meter.begin(log.fold)
         self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
         set_running_turn(log, self._check_emitted)

@@ -35,10 +35,10 @@ _OVERHEAD_BYTES = 1024  # How much larger an `input` event may be than the `mess
 def join_mode(record: TurnRecord) -> InputMode | None:
     """Return how the message of a turn may enter another turn, or None if it may not."""
     mode = record.options.get(JOINS)
-    has_files = record.options.get(ATTACHED) or record.options.get("attachments")
+    if mode not in ("steer", "collect") or record.options.get(ATTACHED):
+        return None
     # The model options of a message would be lost in a turn that has its own.
-    is_text = not has_files and not model_options(record.options).names
-    return mode if mode in ("steer", "collect") and is_text else None
+    return None if model_options(record.options).names else mode
 
 
 def collected_message(record: TurnRecord, fold: TurnFold) -> str:

@@ -17,17 +17,12 @@ from turnwire.core import metrics
 from turnwire.core.contracts.agents import (
     Agent,
     HistorySource,
-    check_attachments,
-    takes_client_tools,
     takes_model,
-    tool_names,
 )
 from turnwire.core.contracts.stores import Accepted, Admission, Budget, Command, NewTurn, OnBusy, Store
 from turnwire.core.errors import (
     AgentNotFoundError,
     BadPositionError,
-    ClientToolConflictError,
-    ClientToolsNotTakenError,
     ModelNotTakenError,
     NoAgentError,
     ShuttingDownError,
@@ -37,7 +32,6 @@ from turnwire.core.errors import (
     TurnTakenError,
 )
 from turnwire.core.ids import new_id
-from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.codec import clean_text, now_ms
 from turnwire.core.log.events import AttachedFile, SessionEvent
 from turnwire.core.log.files import ATTACHED, Blob, attached_files, history_digests
@@ -45,9 +39,9 @@ from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import TrimmedHistory
 from turnwire.core.log.turn_log import opening_events
 from turnwire.core.log.turns import TurnRecord, cancelled, new_session
-from turnwire.core.model_options import check_model_options
 from turnwire.core.people.budget import Limits, Spending
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer, SuspendedTurns
+from turnwire.core.run.acceptance import check_message
 from turnwire.core.run.execution import Execution, ExecutionState
 from turnwire.core.run.fork import ForkPlan, copied_events, plan_fork
 from turnwire.core.run.inputs import JOINS
@@ -165,9 +159,7 @@ class TurnRunner:
             raise AgentNotFoundError(agent)
         if request.attachments:
             options = {**options, ATTACHED: msgspec.to_builtins(request.attachments)}
-        check_attachments(agent, self._agents[agent], options)
-        check_model_options(agent, self._agents[agent], options)
-        self._check_client_tools(agent, options)
+        check_message(agent, self._agents[agent], options)
         if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
         session = None
@@ -213,8 +205,6 @@ class TurnRunner:
         options = {**source.options, "model": request.model} if request.model else source.options
         if options.get("model") is not None and not takes_model(agent):
             raise ModelNotTakenError(name)
-        check_model_options(name, agent, options)
-        self._check_client_tools(name, options)
         if not 1 <= request.position <= source.last_position:
             raise BadPositionError(request.position, source.last_position)
         events = [logged async for page in read_all(self._store, source.id) for logged in page]
@@ -232,7 +222,7 @@ class TurnRunner:
         options = {key: value for key, value in options.items() if key != ATTACHED}
         if plan.attachments:
             options[ATTACHED] = msgspec.to_builtins(plan.attachments)
-        check_attachments(name, agent, options)
+        check_message(name, agent, options)
         return await self._accept(self._forked_turn(request, name, options, plan), request.on_busy)
 
     def _forked_turn(self, request: ForkRequest, name: str, options: dict[str, Any], plan: ForkPlan) -> NewTurn:
@@ -263,14 +253,6 @@ class TurnRunner:
             checkpoint=plan.checkpoint if plan.checkpoint is not None or not plan.waits else b"",
             digests=plan.digests,
         )
-
-    def _check_client_tools(self, name: str, options: Mapping[str, Any]) -> None:
-        tools, agent = client_tools(options), self._agents[name]
-        if tools and not takes_client_tools(agent):
-            raise ClientToolsNotTakenError(name)
-        for tool in tools:
-            if tool.name in tool_names(agent):
-                raise ClientToolConflictError(name, tool.name)
 
     async def _accept(self, new: NewTurn, on_busy: OnBusy) -> Accepted:
         admission = Admission(

@@ -81,7 +81,7 @@ class Stream:
         self._source: StreamSource | None = source
         content_type = b"content-type", wire.media_type.encode("ascii")
         self._headers = [*request.added, *caching, content_type, *headers]
-        self._error_headers = [*request.added, *(turn_headers(record) if record else ())]
+        self._error_headers = [*request.added, *(turn_headers(record) if record and source.waits else ())]
         self._record = record
         self._turn_id = record.id if record else None
         self._reader: Reader | None = None

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from msgspec import Raw
 
-from turnwire.core.contracts.wires import Control, Encoder
+from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -50,9 +50,9 @@ from turnwire.wires.a2a.frames import (
     text_part,
 )
 from turnwire.wires.framing import (
-    COMMENT_HEARTBEAT,
     TOKEN_BODY,
     TURN_FAILED,
+    StatefulWire,
     answer_json,
     frame,
 )
@@ -63,7 +63,7 @@ _StepEvent = ReportEvent | WaitEvent | AnswerEvent | MessageEvent | ReasoningEve
 _MARK = "\x00"  # The log removes control characters, so no text contains it.
 
 
-class A2a:
+class A2a(StatefulWire):
     """The wire for one version of the protocol.
 
     `request_id` is the id of a JSON-RPC request as JSON, which every event of its stream repeats; without it the
@@ -72,9 +72,7 @@ class A2a:
 
     name = "a2a"
     media_type = "text/event-stream"
-    keeps_state = numbers_frames = True
-    heartbeat = COMMENT_HEARTBEAT
-    opening = b""
+    numbers_frames = True
 
     def __init__(self, version: Version = "1.0", request_id: bytes | None = None, names: TaskIds | None = None) -> None:
         self.version: Version = version
@@ -96,9 +94,6 @@ class A2a:
     def event(self, response: dict[str, Any]) -> bytes:
         """Return an event of a stream, as JSON."""
         return response_json(response, self.version, self.request_id)
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages, so the connection breaks and the client resumes."""
 
 
 class TaskEncoder:

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import Question
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
@@ -291,9 +291,7 @@ def read_answers(sent: A2aMessage, *, decides: bool, question: Question | None) 
         return parse_fields(TaskAnswers, {"approvals": [_decision_of_text(sent.text)]})
     if question is not None:
         return _reply(question, _value_of_text(question.schema or {}, sent.text.strip()))
-    raise HttpError(
-        422, "invalid_request", "message.parts: the task waits for several answers; send a data part that names each"
-    )
+    raise invalid_request("message.parts: the task waits for several answers; send a data part that names each")
 
 
 def _reply(question: Question, value: Any) -> TaskAnswers:
@@ -304,9 +302,7 @@ def _decision_of_text(text: str) -> dict[str, Any]:
     word, _, reason = text.strip().partition(" ")
     answer = re.sub(r"[^a-z]", "", word.lower())
     if answer not in _YES | _NO:
-        raise HttpError(
-            422, "invalid_request", "message.parts: the task waits for a decision; begin with `approve` or `deny`"
-        )
+        raise invalid_request("message.parts: the task waits for a decision; begin with `approve` or `deny`")
     return {"approved": answer in _YES, "reason": reason.strip(" .,;:-") or None}
 
 

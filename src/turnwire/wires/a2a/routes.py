@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json
-from turnwire.server.errors import HttpError, http_error, internal_error
+from turnwire.server.errors import HttpError, http_error, internal_error, invalid_request
 from turnwire.server.messages import JsonRpcRequest, parse_fields, parse_json
 from turnwire.server.request import Request, body_headers
 from turnwire.server.router import Endpoint, Json, Parameter, Route, response
@@ -131,7 +131,7 @@ def _check_request(body: dict[str, Any]) -> None:
     if body.get("jsonrpc") != "2.0" or not isinstance(body.get("method"), str):
         raise A2aError(INVALID_REQUEST, "a request of JSON-RPC 2.0 has `jsonrpc` and `method`")
     if not isinstance(body.get("params", {}), dict):
-        raise HttpError(422, "invalid_request", "params: must be an object")
+        raise invalid_request("params: must be an object")
 
 
 def _method(request: Request, name: Any) -> tuple[_Operation, Version]:

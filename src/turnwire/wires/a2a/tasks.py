@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import Struct
 
 from turnwire.core.contracts.stores import TurnFilter, TurnStatus
-from turnwire.core.errors import BadCursorError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.suspension import Answer, DecisionAnswer
 from turnwire.server.auth import Caller
-from turnwire.server.messages import parse_count
+from turnwire.server.messages import parse_frame_number
 from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
@@ -200,17 +200,10 @@ async def subscribe(call: TaskCall, params: TaskParams) -> Stream:
         raise A2aError(UNSUPPORTED, "the task has ended; get it instead")
     with call.services.streams.room(call.caller.principal):
         if last_id:
-            point = await frame_point(store, record, call.wire(record), _frame_number(last_id))
+            point = await frame_point(store, record, call.wire(record), parse_frame_number(last_id, "Last-Event-ID"))
         else:
             point = await snapshot_point(store, record, call.wire(record))
         return _stream(call, record, point)
-
-
-def _frame_number(text: str) -> int:
-    number = parse_count(text)
-    if number is None:
-        raise BadCursorError("Last-Event-ID")
-    return number
 
 
 async def list_tasks(call: TaskCall, params: ListTasksParams) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from turnwire.core.log.events import ApprovalRequestEvent, QuestionEvent
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer
 from turnwire.server.auth import Caller
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import invalid_request
 from turnwire.server.messages import parse_count
 from turnwire.server.services import Services
 from turnwire.server.turns import Place, last_turns, on_busy_for, start_turn, turn_state
@@ -92,7 +92,7 @@ def _waiting_turn(entries: list[ResumeEntry], results: list[ThreadMessage]) -> s
         return next(filter(is_own_id, named), None)
     turns = {entry.interrupt_id.rpartition(":")[0] for entry in entries}
     if len(turns) != 1:
-        raise HttpError(422, "invalid_request", "resume: answer the interrupts of one run at a time")
+        raise invalid_request("resume: answer the interrupts of one run at a time")
     (turn_id,) = turns
     if not turn_id:
         raise ApprovalNotFoundError(entries[0].interrupt_id)
@@ -110,7 +110,7 @@ async def _check_complete(
     calls = [step.id for step in open_client_calls(await turn_state(services.store, record))]
     if missing := missing_answers(names(sorted(log.open), sorted(calls)), names(positions, call_ids)):
         message = f"resume: answer everything that is open at once; missing: {', '.join(missing)}"
-        raise HttpError(422, "invalid_request", message)
+        raise invalid_request(message)
 
 
 def _answer_to(log: ThreadLog, position: int, entry: ResumeEntry, by: str) -> Answer | None:

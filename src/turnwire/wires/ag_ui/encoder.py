@@ -10,7 +10,7 @@ from typing import Any, Self, assert_never
 
 from msgspec import Raw, to_builtins
 
-from turnwire.core.contracts.wires import Control, Encoder
+from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -62,14 +62,14 @@ from turnwire.wires.ag_ui.frames import (
     text_started,
     unanswered,
 )
-from turnwire.wires.framing import answer_json, omit_none
+from turnwire.wires.framing import StatefulWire, answer_json, omit_none
 from turnwire.wires.turn_view import AgentPath, AnswerEvent, OpenTexts, OpenWaits, ShownCalls, TurnView
 
 VERSIONS = (0, 1)
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
 
 
-class AgUi:
+class AgUi(StatefulWire):
     """The wire for one client version, under the client's own names for the thread and its runs.
 
     `run_ids` name a turn's runs in order; an empty name is replaced by one of Turnwire's.
@@ -77,7 +77,7 @@ class AgUi:
 
     name = "ag_ui"
     media_type = "text/event-stream"
-    keeps_state = numbers_frames = True
+    numbers_frames = True
     heartbeat = b": keep-alive\n\n"
     opening = b": stream-open\n\n"
 
@@ -101,9 +101,6 @@ class AgUi:
 
     def encoder(self) -> Encoder:
         return RunEncoder(self.thread_id, self.run_ids, self.version)
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages, so the connection breaks and the client resumes."""
 
 
 class RunEncoder:

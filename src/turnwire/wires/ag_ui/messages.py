@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import file_fields
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import invalid_request
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
 from turnwire.wires.conversation import ClientHistory, call_arguments
 from turnwire.wires.framing import omit_none
@@ -82,7 +82,7 @@ class ResumeEntry(BaseModel):
             return False
         approved = self.payload if isinstance(self.payload, bool) else self._fields.get("approved")
         if not isinstance(approved, bool):
-            raise HttpError(422, "invalid_request", 'resume: a payload is {"approved": true or false, "reason"?}')
+            raise invalid_request('resume: a payload is {"approved": true or false, "reason"?}')
         return approved
 
     @property
@@ -158,9 +158,7 @@ class RunInput(BaseModel):
                 return index
             if role not in _IGNORED_ROLES:
                 break
-        raise HttpError(
-            422, "invalid_request", "messages: the last message must be the user's, or answer what a turn waits for"
-        )
+        raise invalid_request("messages: the last message must be the user's, or answer what a turn waits for")
 
 
 def _declared_tool(tool: Any) -> Any:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from turnwire.core.contracts.stores import LogReader, Store
 from turnwire.core.contracts.wires import Wire
-from turnwire.core.errors import BadCursorError, TurnNotFoundError
+from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -23,7 +23,6 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import parse_count
 from turnwire.server.streams.resume import FRAMES, PositionFinder, ResumePoint, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
@@ -152,11 +151,3 @@ async def find_in_run(store: LogReader, run: RunName, wire: Wire, after: int) ->
         raise HttpError(409, "reset", f"a restart made void what followed frame {log.kept}; read from the start")
     log.check(after)
     return replace(log.point, void=void)
-
-
-def frame_number(text: str, field: str) -> int:
-    """Return the number of a frame. Raises BadCursorError."""
-    number = parse_count(text)
-    if number is None:
-        raise BadCursorError(field)
-    return number

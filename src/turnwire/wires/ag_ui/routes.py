@@ -4,8 +4,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id, parse_json
+from turnwire.server.errors import invalid_request
+from turnwire.server.messages import check_id, parse_frame_number, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
@@ -16,7 +16,7 @@ from turnwire.wires.ag_ui.conversation import continue_run, start_run
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ag_ui.history import thread_json
 from turnwire.wires.ag_ui.messages import RunInput, StopBody
-from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number
+from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run
 
 
 async def run(names: RunNames, request: Request, services: Services) -> Stream:
@@ -43,7 +43,7 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
     query, principal = request.query, request.caller.principal
     if "runId" not in query:
         if "threadId" not in query:
-            raise HttpError(422, "invalid_request", "send a runId to read a run, or a threadId for its messages")
+            raise invalid_request("send a runId to read a run, or a threadId for its messages")
         thread_id = check_id(query["threadId"])
         async with services.requests.slot(principal):
             await request.respond_json(200, await thread_json(services, principal, thread_id))
@@ -52,7 +52,7 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
     named = await names.find(services.store, principal, check_id(query["runId"]))
     offset, after = query.get("offset", "-1"), _last_event(request)
     if after is None:
-        after = 0 if offset == "-1" else frame_number(offset, "offset")
+        after = 0 if offset == "-1" else parse_frame_number(offset, "offset")
     session = await services.store.find_session(principal, named.record.session_id)
     wire = named.wire(session.external_id or session.id, 1 if query.get("version") == "1" else 0)
     point = await find_in_run(services.store, named, wire, after)
@@ -72,7 +72,7 @@ async def stop(names: RunNames, request: Request, services: Services) -> None:
         session = await store.find_session(principal, body.thread_id)
         turns = await store.unfinished(session.id)
     else:
-        raise HttpError(422, "invalid_request", "send a runId to stop a run, or a threadId to stop all in it")
+        raise invalid_request("send a runId to stop a run, or a threadId to stop all in it")
     stopped = await stop_turns(services, turns)
     await request.respond_json(200, {"stopped": [RunName(turn).first for turn in stopped]})
 
@@ -90,7 +90,7 @@ def _stream(request: Request, services: Services, named: RunName, wire: AgUi, po
 def _last_event(request: Request) -> int | None:
     """Return the number of the last frame that the client has. Raises BadCursorError."""
     text = request.header(b"last-event-id")
-    return frame_number(text, "Last-Event-ID") if text else None
+    return parse_frame_number(text, "Last-Event-ID") if text else None
 
 
 _TAG = "ag-ui"

@@ -14,7 +14,7 @@ from turnwire.core.ids import is_own_id
 from turnwire.core.log.turns import Step, TurnRecord
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer
 from turnwire.server.auth import Caller
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import invalid_request
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, find_start, void_of
 from turnwire.server.turns import Place, last_turns, on_busy_for, start_turn, turn_state
@@ -196,13 +196,13 @@ async def _read_answers(
             continue
         answered.add(call_id)
     if not answered:
-        raise HttpError(422, "invalid_request", "messages: the turn waits for no answer in the last message")
+        raise invalid_request("messages: the turn waits for no answer in the last message")
     return answers, answered
 
 
 def _decision(step: Step | None, call_id: str, part: UIPart, decision: ApprovalPart, by: str) -> DecisionAnswer:
     if decision.approved is None:
-        raise HttpError(422, "invalid_request", "approval: `approved` must be true or false")
+        raise invalid_request("approval: `approved` must be true or false")
     args, edited = step.args if step else None, None
     if _as_shown(args) != _as_shown(part.input):
         # A changed input edits the arguments, if the call is editable; otherwise the person saw other arguments.

@@ -8,7 +8,7 @@ ended, the client would send requests without end.
 from collections.abc import Mapping
 from typing import Any, Self, assert_never, cast
 
-from turnwire.core.contracts.wires import Control, Encoder
+from turnwire.core.contracts.wires import Encoder
 from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
@@ -49,7 +49,7 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import answer_json, answer_text, omit_none
+from turnwire.wires.framing import StatefulWire, answer_json, answer_text, omit_none
 from turnwire.wires.turn_view import AnswerEvent, OpenText, OpenTexts, OpenWaits, TurnView
 
 VERSIONS = (5, 6, 7)
@@ -57,13 +57,11 @@ _RESERVED_PARTS = frozenset({"status", "handoff", "search", "review", "citation"
 """The data parts that an application's own event must not pass for."""
 
 
-class AiSdk:
+class AiSdk(StatefulWire):
     """The wire for one version of the SDK's clients."""
 
     name = "ai_sdk"
     media_type = "text/event-stream"
-    keeps_state = True
-    numbers_frames = False
     heartbeat = b": keep-alive\n\n"
     opening = b": stream-open\n\n"
 
@@ -82,9 +80,6 @@ class AiSdk:
 
     def encoder(self) -> Encoder:
         return ChatEncoder(self.sdk_version)
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages, so the connection breaks and the client replays."""
 
 
 class ChatEncoder:
@@ -249,21 +244,15 @@ def _custom_part(event: CustomEvent) -> bytes:
     return chunk(f"data-{name}", {**omit_none(id=part_id if isinstance(part_id, str) else None), "data": event.data})
 
 
-class AnswerText:
+class AnswerText(StatefulWire):
     """The answer's text and nothing else, as the SDK's `TextStreamChatTransport` reads it."""
 
     name = key = "answer_text"
     media_type = "text/plain; charset=utf-8"
-    keeps_state = True
-    numbers_frames = False
     heartbeat = b""
-    opening = b""
 
     def encoder(self) -> Encoder:
         return _AnswerEncoder()
-
-    def control(self, control: Control) -> None:
-        """Return None: plain text has no control messages."""
 
 
 class _AnswerEncoder:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import file_fields
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.guard import allows_origin, is_from_own_page
 from turnwire.server.messages import ClientId, ClientTools, Grace, ModelOptionsBody, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
@@ -151,9 +151,7 @@ class ChatBody(BaseModel):
         """Return the message to answer. Raise HttpError 422."""
         messages = self.all_messages
         if not messages or messages[-1].role != "user":
-            raise HttpError(
-                422, "invalid_request", "messages: the last message must be the user's, or answer what a turn waits for"
-            )
+            raise invalid_request("messages: the last message must be the user's, or answer what a turn waits for")
         return messages[-1]
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import TurnRecord
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.guard import Headers
 from turnwire.server.messages import check_id, check_key, parse_fields, parse_json
 from turnwire.server.request import Request
@@ -112,11 +112,15 @@ def _open(
 def _wire(request: Request, services: Services) -> AiSdk:
     """Return the wire that the query asks for. Raises HttpError 422."""
     if request.query.get("stream", "text") != "text":
-        raise HttpError(422, "invalid_request", "stream: must be `text`, or left out")
+        raise invalid_request("stream: must be `text`, or left out")
+    return _wire_of(request, services.settings.of(AiSdkSettings).version)
+
+
+def _wire_of(request: Request, version: int) -> AiSdk:
     try:
-        return AiSdk.of_query(request.query, services.settings.of(AiSdkSettings).version)
+        return AiSdk.of_query(request.query, version)
     except ValueError as error:
-        raise HttpError(422, "invalid_request", str(error)) from None
+        raise invalid_request(str(error)) from None
 
 
 def _headers(request: Request, wire: AiSdk, record: TurnRecord, run: RunId) -> Headers:
@@ -139,7 +143,7 @@ def _start_index(query: dict[str, str]) -> int | None:
     if text is None:
         return None
     if re.fullmatch(r"-?[0-9]{1,9}", text) is None:
-        raise HttpError(422, "invalid_request", "startIndex: not a number of chunks")
+        raise invalid_request("startIndex: not a number of chunks")
     return int(text)
 
 
@@ -183,10 +187,7 @@ class ChatSocket(SocketHandler):
 
     def __init__(self, request: Request, services: Services, acceptance: dict[str, Any]) -> None:
         """Raises HttpError 422."""
-        try:
-            self._chat_wire = AiSdk.of_query(request.query, _FIRST_VERSION)
-        except ValueError as error:
-            raise HttpError(422, "invalid_request", str(error)) from None
+        self._chat_wire = _wire_of(request, _FIRST_VERSION)
         super().__init__(request, services, acceptance, SilentWire())
 
     async def handle(self, data: str | bytes) -> None:

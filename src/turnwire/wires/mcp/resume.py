@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from turnwire.core.log.turns import Question, Step
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import invalid_request
 
 
 class CallState(Struct, frozen=True):
@@ -30,4 +30,4 @@ def decode_state(text: str) -> CallState:
     try:
         return msgspec.json.decode(text, type=CallState)
     except msgspec.DecodeError:
-        raise HttpError(422, "invalid_request", "requestState: unknown; send it back unchanged") from None
+        raise invalid_request("requestState: unknown; send it back unchanged") from None

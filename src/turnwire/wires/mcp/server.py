@@ -22,7 +22,7 @@ from turnwire.core.log.follow import follow
 from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
 from turnwire.core.people.suspension import DecisionAnswer, ReplyAnswer
 from turnwire.server.auth import Caller
-from turnwire.server.errors import HttpError, http_error
+from turnwire.server.errors import HttpError, http_error, invalid_request
 from turnwire.server.messages import MessageBody, check_id, parse_fields
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
@@ -277,7 +277,7 @@ class McpService:
         is_complete = True
         for call_id, answer in (call.params.input_responses or {}).items():
             if not isinstance(answer, types.ElicitResult) or call_id not in state.shown:
-                raise HttpError(422, "invalid_request", f"inputResponses: {call_id!r} was not asked for")
+                raise invalid_request(f"inputResponses: {call_id!r} was not asked for")
             is_complete &= await self._take_answer(call, record, call_id, state.shown[call_id], answer)
         with self._services.streams.room(call.caller.principal):
             return await self._settle(call, record, wait, asks=is_complete)
@@ -293,24 +293,21 @@ class McpService:
                 await self._watch(call, record, state.position if after is None else after, deadline)
                 state = await self._current_state(call, record)
             steps, questions = waiting_steps(state), open_questions(state)
-            if not ((steps or questions) and asks and "approve" in call.caller.scopes and can_elicit(call.context)):
+            forms = {step.id: _decision_form(step) for step in steps}
+            forms |= {question.id: _question_form(question) for question in questions}
+            if not (forms and asks and "approve" in call.caller.scopes and can_elicit(call.context)):
                 return _turn_result(call, state)
             if call.context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                requests = {step.id: _decision_request(step) for step in steps}
-                requests |= {question.id: _question_request(question) for question in questions}
+                requests = {name: types.ElicitRequest(params=form) for name, form in forms.items()}
                 return types.InputRequiredResult(
                     input_requests={**requests}, request_state=encode_state(record.id, steps, questions)
                 )
-            for step in steps:
+            seen = {step.id: step.args for step in steps}
+            for name, form in forms.items():
                 answer = await call.context.session.elicit_form(
-                    approval_question(step), _DECISION, call.context.request_id
+                    form.message, form.requested_schema, call.context.request_id
                 )
-                asks &= await self._take_answer(call, record, step.id, step.args, answer)
-            for question in questions:
-                answer = await call.context.session.elicit_form(
-                    question.prompt, question_schema(question), call.context.request_id
-                )
-                asks &= await self._take_answer(call, record, question.id, None, answer)
+                asks &= await self._take_answer(call, record, name, seen.get(name), answer)
             after, deadline = None, asyncio.get_running_loop().time() + wait
 
     async def _take_answer(
@@ -450,15 +447,12 @@ def _reply_of(call: _Call, question: Question, answer: types.ElicitResult) -> Re
     return ReplyAnswer(question_id=question.id, value=value, declined=declined, by=call.caller.principal)
 
 
-def _decision_request(step: Step) -> types.ElicitRequest:
-    params = types.ElicitRequestFormParams(message=approval_question(step), requested_schema=_DECISION)
-    return types.ElicitRequest(params=params)
+def _decision_form(step: Step) -> types.ElicitRequestFormParams:
+    return types.ElicitRequestFormParams(message=approval_question(step), requested_schema=_DECISION)
 
 
-def _question_request(question: Question) -> types.ElicitRequest:
-    schema = question_schema(question)
-    params = types.ElicitRequestFormParams(message=question.prompt, requested_schema=schema)
-    return types.ElicitRequest(params=params)
+def _question_form(question: Question) -> types.ElicitRequestFormParams:
+    return types.ElicitRequestFormParams(message=question.prompt, requested_schema=question_schema(question))
 
 
 def _turn_result(call: _Call, state: TurnState) -> types.CallToolResult:

@@ -70,58 +70,53 @@ def openai_error(error: HttpError) -> HttpError:
 # Bodies
 
 
-class ResponseBody(BaseModel):
-    """The body of `POST /v1/responses`; other fields are ignored."""
+class _PromptOptions(BaseModel):
+    """The fields that both APIs have."""
 
     model: str | None = None
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=16)
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    user: str | None = None
+
+
+class ResponseBody(_PromptOptions):
+    """The body of `POST /v1/responses`; other fields are ignored."""
+
     input: Any = None
     instructions: str | None = None
-    stream: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     include: list[Any] | None = None
-    metadata: dict[str, str] | None = Field(None, max_length=16)
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     parallel_tool_calls: bool | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     store: bool | None = None
 
 
-class CompletionBody(BaseModel):
+class CompletionBody(_PromptOptions):
     """The body of `POST /v1/chat/completions`; other fields are ignored."""
 
-    model: str | None = None
     messages: Any = None
-    stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     n: int | None = None
     response_format: dict[str, Any] | None = None
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    metadata: dict[str, str] | None = Field(None, max_length=16)
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     reasoning_effort: str | None = None
     stop: str | list[str] | None = None
-    user: str | None = None
 
 
 class PromptBody(MessageBody):

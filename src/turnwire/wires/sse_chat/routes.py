@@ -8,7 +8,7 @@ from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.follow import follow
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.fairness import FairSlots
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.messages import (
     Cursor,
     MessageBody,
@@ -78,7 +78,7 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
     turn_id, query = request.id_param(), request.query
     cursor, offset, wire = parse_cursor(query, request.headers), parse_offset(query), _wire(services, query)
     if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
-        raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
+        raise invalid_request("offset: only on a text wire, and without a position or `wait`")
     record = await services.store.find_turn(request.caller.principal, turn_id)
     if "wait" in query:
         await _long_poll(request, services, record, cursor)
@@ -147,7 +147,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
     try:
         seconds = min(float(request.query["wait"]), _MAX_WAIT_SECONDS)
     except ValueError:
-        raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
+        raise invalid_request("wait: not a number of seconds") from None
     if not await is_in_log(services.store, record, cursor):
         raise _reset()
     principal = request.caller.principal
@@ -206,7 +206,7 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
     try:
         return build(query)
     except ValueError as error:
-        raise HttpError(422, "invalid_request", str(error)) from None
+        raise invalid_request(str(error)) from None
 
 
 def _reset() -> HttpError:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from msgspec import Raw
 
-from turnwire.core.contracts.wires import Control, Encoder
+from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     CitationEvent,
@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, answer_text
+from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, StatefulWire, answer_text
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView, WaitEvent
 
 _LineEvent = ReportEvent | WaitEvent | AnswerEvent | ReasoningEvent
@@ -46,13 +46,10 @@ _NO_SOURCE = "No source is known for this number."
 _MAX_CITATIONS = 1_000
 
 
-class ThreePhaseText:
+class ThreePhaseText(StatefulWire):
     name = key = "three_phase_text"
     media_type = "text/plain; charset=utf-8"
-    keeps_state = True
-    numbers_frames = False
     heartbeat = b"\n"
-    opening = b""
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
@@ -61,9 +58,6 @@ class ThreePhaseText:
 
     def encoder(self) -> Encoder:
         return _TextEncoder()
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages."""
 
 
 class _TextEncoder:

@@ -4,7 +4,7 @@ These are the routes of an older protocol. They accept its field names beside ou
 `chat_failed`.
 """
 
-from turnwire.server.errors import HttpError
+from turnwire.server.errors import invalid_request
 from turnwire.server.messages import MessageBody, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
@@ -52,7 +52,7 @@ async def _read_message(request: Request) -> MessageBody:
     session_id = request.id_param("session_id")
     body = parse_json(RagMessageBody, await request.json_body())
     if body.session_id not in (None, session_id):
-        raise HttpError(422, "invalid_request", "session_id: not the one in the path; leave it out")
+        raise invalid_request("session_id: not the one in the path; leave it out")
     return body.model_copy(update={"session_id": session_id})
 
 

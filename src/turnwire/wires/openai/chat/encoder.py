@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from turnwire.core.contracts.wires import Control, Encoder
+from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -32,7 +32,8 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import Step, TurnState
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json, frame
+from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json, frame
+from turnwire.wires.progress import open_questions
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView
 
 _SkippedEvent = ReportEvent | AnswerEvent | MessageEvent | TokenEvent | UsageEvent | ErrorEvent | RestartEvent
@@ -44,14 +45,11 @@ QUESTION_NOTE = (
 _MARK = "\x00"  # The log removes control characters, so no text contains it.
 
 
-class OpenAIChat:
+class OpenAIChat(StatefulWire):
     name = "openai_chat"
     media_type = "text/event-stream; charset=utf-8"
-    keeps_state = True
-    numbers_frames = False
     # With one line feed: an empty line would be an event without data, on which an OpenAI client may fail.
     heartbeat = b": hb\n"
-    opening = b""
 
     def __init__(self, *, include_usage: bool = False, is_limited: bool = False) -> None:
         """With `is_limited` the client has set `max_tokens`, and an answer that is cut off there is no failure."""
@@ -67,9 +65,6 @@ class OpenAIChat:
 
     def encoder(self) -> Encoder:
         return _CompletionEncoder(self._include_usage, self._is_limited)
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages."""
 
 
 class _CompletionEncoder:
@@ -178,9 +173,8 @@ def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]
     waiting = [step for step in state.steps if _is_waiting(step)] if state.outcome is None else []
     calls = [_call(state.turn_id, step.id, step.name, step.args or {}) for step in waiting]
     text = state.text[start:]
-    for question in state.questions if state.outcome is None else ():
-        if question.state == "open":
-            text += question_text(question.prompt, after_text=bool(state.text[start:]))
+    for question in open_questions(state):
+        text += question_text(question.prompt, after_text=bool(state.text[start:]))
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     cited = [citation for citation in state.citations if citation.url]
     if pages := [page for page in cited if page.answer_start is None or page.answer_start >= start]:

@@ -19,7 +19,6 @@ from typing import Any, Self
 import msgspec
 from msgspec import Raw
 
-from turnwire.core.contracts.wires import Control
 from turnwire.core.log.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json, begins_wait
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -40,7 +39,7 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, answer_json
+from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json
 from turnwire.wires.openai.chat.encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.responses.frames import (
     SERVER_CALLS,
@@ -66,16 +65,13 @@ _ENDS: Mapping[Outcome, tuple[str, str]] = {
 _UNKNOWN_ERROR = ErrorEvent(TURN_FAILED, "turn_failed")
 
 
-class OpenAIResponses:
+class OpenAIResponses(StatefulWire):
     """The wire for one response of a turn. `echo` are the request's fields that the response repeats; see `ECHOED`."""
 
     name = "openai_responses"
     media_type = "text/event-stream; charset=utf-8"
-    keeps_state = True
-    numbers_frames = False
     # With one line feed: an empty line would be an event without data, on which an OpenAI client may fail.
     heartbeat = b": hb\n"
-    opening = b""
 
     def __init__(self, echo: Mapping[str, Any] | None = None, segment: int = 1) -> None:
         if segment < 1:
@@ -95,9 +91,6 @@ class OpenAIResponses:
 
     def encoder(self) -> "ResponsesEncoder":
         return ResponsesEncoder(self._echo, self.segment)
-
-    def control(self, control: Control) -> None:
-        """Return None: the protocol has no control messages."""
 
 
 class ResponsesEncoder:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.events import ToolResultEvent
 from turnwire.core.log.turns import TurnRecord
-from turnwire.server.errors import HttpError, internal_error
+from turnwire.server.errors import HttpError, internal_error, invalid_request
 from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Access, AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
@@ -187,7 +187,7 @@ class ResponseSocket(SocketHandler):
             return
         stream_id = message.stream_id
         if message.type != "response.create":
-            self.send_error(stream_id, HttpError(422, "invalid_request", "type: must be `response.create`"))
+            self.send_error(stream_id, invalid_request("type: must be `response.create`"))
         elif stream_id not in self._queues:
             self._queues[stream_id] = deque()
             await self._create_or_skip(message)
