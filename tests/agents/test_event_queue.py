@@ -7,16 +7,13 @@ import pytest
 
 from tests.serving import PATIENCE, within
 from turnwire.agents.event_queue import EventQueue, run_events
-from turnwire.core.log.turns import Turn
-
-TURN = Turn(id="t1", session_id="s1", principal="ann", message="Go")
 
 
 async def test_run_that_fails_before_it_begins_ends_the_events_with_its_error() -> None:
     async def run(queue: EventQueue) -> None:
         raise RuntimeError("no tools")
 
-    events = run_events(TURN, run)
+    events = run_events(run)
     with pytest.raises(RuntimeError, match="no tools"):
         await within(anext(events))
 
@@ -26,7 +23,7 @@ async def test_run_whose_end_is_reached_ends_the_events() -> None:
         queue.put("Hello")
 
     async with asyncio.timeout(PATIENCE):
-        assert [event async for event in run_events(TURN, run)] == ["Hello"]
+        assert [event async for event in run_events(run)] == ["Hello"]
 
 
 async def test_failure_of_a_run_that_is_stopped_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -37,7 +34,7 @@ async def test_failure_of_a_run_that_is_stopped_is_not_logged(caplog: pytest.Log
         finally:
             raise RuntimeError("the connection is lost")
 
-    events = run_events(TURN, run)
+    events = run_events(run)
     assert await within(anext(events)) == "Hello"
     await within(events.aclose())
     del events

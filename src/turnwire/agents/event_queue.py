@@ -12,7 +12,6 @@ from turnwire.core.journal.turn_journal import TurnJournal, current_journal
 from turnwire.core.log.approvals import WaitForApproval
 from turnwire.core.log.emit import emit, wait_for_room
 from turnwire.core.log.events import Event, EventBase, UsageEvent
-from turnwire.core.log.turns import Turn
 
 _MAX_QUEUED_EVENTS = 256
 _CLEAN_UP_SECONDS = 3.0
@@ -138,16 +137,10 @@ def explaining(explain: Callable[[Exception], Exception]) -> Generator[None]:
 
 
 async def run_events(
-    turn: Turn, run: Callable[[EventQueue], Coroutine[Any, Any, None]], *, needs_journal: bool = True
+    run: Callable[[EventQueue], Coroutine[Any, Any, None]],
 ) -> AsyncGenerator[Event | str]:
-    """Yield the events that a run puts into its queue. Raises what the run raises.
-
-    With `needs_journal`, raises AgentError for a continued turn that was begun without a journal: nobody knows which
-    calls it has made.
-    """
+    """Yield the events that a run puts into its queue. Raises what the run raises."""
     queue = EventQueue()
-    if needs_journal and turn.progress and turn.resumption is None and queue.journal is None:
-        raise begun_by_older_version()
     running = asyncio.create_task(run(queue))
     running.add_done_callback(lambda _: queue.put(None))
     try:

@@ -46,6 +46,8 @@ class SdkAgent(ABC):
     default all but `instructions`, as far as the agent's model has them; agents that a tool runs do not get them.
     """
 
+    takes_client_tools = True
+
     def __init__(
         self,
         possible_options: Collection[str] = (),
@@ -59,22 +61,16 @@ class SdkAgent(ABC):
     ) -> None:
         self.on_crash: OnCrash = on_crash
         self.on_divergence: OnDivergence = on_divergence
-        self.journal = on_crash == "resume"
         self.takes_attachments = takes_attachments
         self.takes_model_options = chosen_options(takes_model_options, possible_options)
         self._idempotent = frozenset(idempotent)
         self._editable = frozenset(editable)
 
-    @property
-    def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: the journal keeps what they wait for."""
-        return self.journal
-
     def repeats(self, tool: str) -> bool:
         return tool in self._idempotent
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        return run_events(turn, partial(self._run, turn))
+        return run_events(partial(self._run, turn))
 
     @abstractmethod
     async def _run(self, turn: Turn, queue: EventQueue) -> None:

@@ -53,10 +53,11 @@ class LlamaIndexAgent(SdkAgent):
         if not self._has_agents:
             if common.get("on_crash") == "resume":
                 raise ValueError("the steps of a workflow cannot be recorded; leave out on_crash, or give an agent")
+            if needs_approval:
+                raise ValueError("the tools in the steps of a workflow are not known; give an agent")
             common["on_crash"], common["takes_attachments"] = "close", False
         super().__init__(possible_options(agent), **common)
-        if needs_approval and not self.journal:
-            raise ValueError("approvals need the journal: on_crash must be 'resume'")
+        self.takes_client_tools = self._has_agents
         self._model_options = common.get("takes_model_options", SAFE_OPTIONS)
         self._agent = agent
         self._max_steps = max_steps

@@ -112,7 +112,7 @@ class PydanticAIAgent:
         return agent
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        return run_events(turn, partial(self._run, turn))
+        return run_events(partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         place = queue.journal.place("run") if queue.journal else ""
