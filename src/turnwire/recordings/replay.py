@@ -230,7 +230,7 @@ class _ReplayRun:
             self.log.append(logged.event)
         turn = self._recording.turn
         for number, segment in enumerate(self._segments):
-            scope.log, scope.check = self.log, self._check_emitted
+            scope.open(self.log, self._check_emitted)
             scope.journal = journal = _ReplayJournal(self, segment)
             scope.inputs = _RecordedInputs(self, journal)
             scope.files = TurnFiles(_RecordedFiles(self._recording), turn.session_id)

@@ -87,6 +87,7 @@ def _write_from_thread(scope: TurnScope, write: Callable[[], None]) -> None:
             written.set_result(None)
 
     try:
+        assert scope.loop is not None
         scope.loop.call_soon_threadsafe(write_on_loop)
     except RuntimeError:
         # The loop is closed, so the process shuts down.

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 class TurnScope:
-    """One running turn. Before its agent begins, there are only the names; `log` and the parts are set then.
-
-    `check` is called with each event that a tool emits, and may raise to refuse it.
-    """
+    """One running turn. Before its agent begins, there are only the names; the other parts are set then."""
 
     __slots__ = (
         "check",
@@ -41,7 +38,7 @@ class TurnScope:
         self.turn_id = turn_id
         self.session_id = session_id
         self.principal = principal
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.log: TurnLog | None = None
         self.check: Callable[[Event], None] | None = None
         # The types of these belong to rooms above this one.
@@ -53,6 +50,14 @@ class TurnScope:
     def enter(self) -> None:
         """Make this the scope of the current task and of everything that is started from it."""
         _scope.set(self)
+
+    def open(self, log: "TurnLog", check: Callable[[Event], None]) -> None:
+        """Let tools emit to the log of the turn, which runs on the current event loop.
+
+        `check` is called with each event that a tool emits, and may raise to refuse it.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.log, self.check = log, check
 
     @property
     def is_on_its_loop(self) -> bool:

@@ -352,7 +352,7 @@ class Execution:
     def _open_scope(self, agent: Agent, recording: Recording, tools: Mapping[str, ClientTool]) -> None:
         """Give the code of the agent what it finds in its scope."""
         scope, services = self._scope, self._services
-        scope.log, scope.check = self._log, weak_callback(self._check_emitted)
+        scope.open(self._log, weak_callback(self._check_emitted))
         scope.journal = TurnJournal(
             self._log,
             recording,
