@@ -120,7 +120,7 @@ _MAX_UNREADABLE = 6
 
 
 class WorkerServices(Struct, frozen=True):
-    """What a worker gives to all its executions. `on_finished` is called with each one in its final state."""
+    """The parts that all executions of a worker share. `on_finished` is called with each one in its final state."""
 
     store: Store
     limits: Limits

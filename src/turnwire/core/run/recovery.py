@@ -62,7 +62,7 @@ _OWN = (TokenEvent, ReasoningEvent, HandoffEvent, ToolCallEvent, ToolResultEvent
 
 
 class TurnPast(Struct):
-    """What is known of a turn that has run before: its journal, and the events since the last segment began."""
+    """The past of a turn that has run before: its journal, and its events since the last segment began."""
 
     recording: Recording
     texts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list[tuple[int, tuple[str, ...]]])
