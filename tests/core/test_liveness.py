@@ -270,10 +270,10 @@ async def test_failing_hand_over_ends_the_turn(store: Store, monkeypatch: pytest
             yield "half"
             await asyncio.Event().wait()
 
-    async def fail(*arguments: object) -> None:
+    def fail(*arguments: object) -> None:
         raise ValueError("not now")
 
-    monkeypatch.setattr("turnwire.core.run.execution.release_or_suspend", fail)
+    monkeypatch.setattr("turnwire.core.run.execution.recover", fail)
     async with open_actor_desk(store, Resumable()) as desk:
         turn = await desk.start()
         await followed(store, turn.id, count=3)

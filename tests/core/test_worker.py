@@ -80,7 +80,6 @@ async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(b
     backend.crash()
     store = await backend.open()
     async with open_desk(store, echo) as desk:
-        assert (await store.find_turn("ann", orphan.id)).phase == "ended", "it must not wait for a lease"
         events = await desk.events(orphan)
         assert event_types(events) == ["session", "message", "token", "usage", "error", "done"]
         assert events[-2] == WORKER_LOST.error

@@ -14,8 +14,8 @@ from tests.contracts.agents import AgentCase, case_params
 from tests.contracts.turns import BOUND, followed
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire import Turnwire
-from turnwire.core.log.emit import enter_turn
 from turnwire.core.log.events import DoneEvent
+from turnwire.core.log.scope import TurnScope
 from turnwire.server.messages import MessageBody
 from turnwire.tools.threads import ToolThreads, TurnExecutor, install_executor, iterate_in_thread
 
@@ -29,7 +29,7 @@ def submit(threads: ToolThreads, turn_id: str, function: Any, principal: str = "
     """Submit a call as the code of this turn does."""
 
     def call() -> Future[Any]:
-        enter_turn(turn_id, "session", principal)
+        TurnScope(turn_id, "session", principal).enter()
         return threads.submit(function)
 
     return copy_context().run(call)
@@ -84,7 +84,7 @@ def test_exception_of_a_call_is_the_callers_and_frees_its_thread() -> None:
 async def test_only_calls_of_turns_go_to_the_threads_of_tools() -> None:
     install_executor()
     assert not (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
-    enter_turn("turn", "session", "ann")
+    TurnScope("turn", "session", "ann").enter()
     assert (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
 
 

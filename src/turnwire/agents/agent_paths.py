@@ -9,7 +9,7 @@ from itertools import chain, count
 from threading import Lock
 
 from turnwire.core.journal.turn_journal import current_journal
-from turnwire.core.log.emit import current_turn
+from turnwire.core.log.scope import current_turn
 from turnwire.tools.invocation import running_call_id
 
 Path = tuple[str, ...]

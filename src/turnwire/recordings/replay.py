@@ -26,12 +26,10 @@ from turnwire.core.journal.turn_journal import (
     TurnJournal,
     fold_journal,
     keep_requests,
-    set_journal,
 )
-from turnwire.core.journal.waits import TurnWaits
+from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.approvals import Resumption, WaitForApproval
 from turnwire.core.log.codec import LoggedEvent, comparable, decode_event, encode_event
-from turnwire.core.log.emit import enter_turn, set_running_turn
 from turnwire.core.log.events import (
     RESERVED,
     ApprovalRequestEvent,
@@ -46,12 +44,13 @@ from turnwire.core.log.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.log.files import Blob, TurnFiles, set_files
+from turnwire.core.log.files import Blob, TurnFiles
+from turnwire.core.log.scope import TurnScope
 from turnwire.core.log.state import OPENING_POSITION, fold_events
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.run.execution import explain_error, whole_response
-from turnwire.core.run.inputs import TurnInputs, set_inputs
+from turnwire.core.run.inputs import TurnInputs
 from turnwire.recordings.recorded_log import PROMISED, RecordedLog
 from turnwire.recordings.recording import TurnRecording
 
@@ -180,7 +179,7 @@ class _ReplayRun:
         )
         sink: Any = _SinkStore()
         self.log = TurnLog(sink, self.record, LogLimits())
-        self._waits = TurnWaits(self.log, turn.options, lambda: None)
+        self._client_tools = {tool.name for tool in client_tools(turn.options)}
         self.requests: dict[str, str] = {}
         self.fingerprints: dict[tuple[int, str], str] = {}
         self.answered_calls = 0
@@ -224,17 +223,17 @@ class _ReplayRun:
     # The agent
 
     async def _run_agent(self) -> None:
-        enter_turn(self.record.id, self.record.session_id, self.record.principal)
+        scope = TurnScope(self.record.id, self.record.session_id, self.record.principal)
+        scope.enter()
         keep_requests(self.requests)
         for logged in self._recording.events[:OPENING_POSITION]:
             self.log.append(logged.event)
         turn = self._recording.turn
         for number, segment in enumerate(self._segments):
-            set_running_turn(self.log, self._check_emitted)
-            journal = _ReplayJournal(self, segment)
-            set_journal(journal)
-            set_inputs(_RecordedInputs(self, journal))
-            set_files(TurnFiles(_RecordedFiles(self._recording), turn.session_id))
+            scope.open(self.log, self._check_emitted)
+            scope.journal = journal = _ReplayJournal(self, segment)
+            scope.inputs = _RecordedInputs(self, journal)
+            scope.files = TurnFiles(_RecordedFiles(self._recording), turn.session_id)
             try:
                 await self._read(self._agent.answer(turn))
             except WaitForApproval as approval:
@@ -322,7 +321,7 @@ class _ReplayRun:
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
             case ToolCallEvent(call_id=call_id) if call_id in self._decided:
                 self._decided.discard(call_id)
-            case ToolCallEvent() | ToolResultEvent() if self._waits.is_client_call(event):
+            case ToolCallEvent() | ToolResultEvent() if event.tool in self._client_tools and not event.agent_path:
                 pass  # The call and what the client sent are in the recording.
             case _ if isinstance(event, (*RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, RestartEvent)):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
@@ -509,7 +508,7 @@ class _ReplayJournal(TurnJournal):
 
     def first_unmet(self, kind: str | None = None) -> RecordedCall | None:
         """Return the earliest finished call that the agent has not made."""
-        calls = (self._recording.calls[key] for key in self._unmet)
+        calls = (self.recording.calls[key] for key in self._unmet)
         left = [
             call for call in calls if call.is_finished and call.entry.kind != "step" and kind in (None, call.entry.kind)
         ]
@@ -520,13 +519,13 @@ class _ReplayJournal(TurnJournal):
 
     def first_input(self) -> JournalEntry | None:
         """Return the earliest messages into the turn that the agent has not taken."""
-        return min(self._recording.inputs.values(), key=lambda entry: entry.position, default=None)
+        return min(self.recording.inputs.values(), key=lambda entry: entry.position, default=None)
 
     def find_step(self, place: str) -> RecordedCall | None:
         return None  # The code of a step is run, and the calls in it are answered.
 
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
-        run, recorded = self._run, self._recording.calls.get(entry.key)
+        run, recorded = self._run, self.recording.calls.get(entry.key)
         if recorded is None:
             if run.was_stopped:
                 await run.end_here()
@@ -539,7 +538,7 @@ class _ReplayJournal(TurnJournal):
             if run.has_completed:
                 await run.diverge_at_call("call", recorded, "a call that did not finish", _describe_call(entry))
             await run.end_here()
-        inside = [call for key, call in self._recording.calls.items() if key.startswith(f"{base}/")]
+        inside = [call for key, call in self.recording.calls.items() if key.startswith(f"{base}/")]
         run.answer(entry, [recorded, *inside])
         return self._answer(base, entry, recorded)
 
@@ -573,7 +572,6 @@ class _RecordedInputs(TurnInputs):
     def __init__(self, run: _ReplayRun, journal: _ReplayJournal) -> None:
         store: Any = None
         super().__init__(store, run.record, run.log, LogLimits())
-        self.journal = journal
         self._replay = journal
 
     async def is_due(self) -> bool:

@@ -12,7 +12,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from turnwire.core.log.emit import current_turn
+from turnwire.core.log.scope import current_turn
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if turn := current_turn():
-            fields |= turn._asdict()
+            fields |= {"turn_id": turn.turn_id, "session_id": turn.session_id, "principal": turn.principal}
         facts: dict[str, Any] = getattr(record, "facts", {})
         fields |= {name: value for name, value in facts.items() if value is not None}
         if record.exc_info and record.exc_info[1] is not None:

@@ -18,7 +18,7 @@ from types import FrameType
 from msgspec import Struct
 
 from turnwire.core import metrics
-from turnwire.core.log.emit import turn_of_task
+from turnwire.core.log.scope import turn_of_task
 
 logger = logging.getLogger("turnwire.server")
 

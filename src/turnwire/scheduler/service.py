@@ -20,7 +20,7 @@ from turnwire.core.contracts.stores import Annotation, Store
 from turnwire.core.errors import NotFoundError, ShuttingDownError, StoreError, ToolError, TurnwireError
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import ascii_json, now_ms, time_text
-from turnwire.core.log.emit import current_turn
+from turnwire.core.log.scope import current_turn
 from turnwire.scheduler.schedule import Schedule, ScheduleError, ScheduleRun, read_run, read_schedules
 from turnwire.tools import Tool, tool
 

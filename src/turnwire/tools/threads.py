@@ -14,7 +14,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
-from turnwire.core.log.emit import current_turn
+from turnwire.core.log.scope import current_turn
 
 _MAX_THREADS = 256
 _MAX_THREADS_PER_TURN = 8

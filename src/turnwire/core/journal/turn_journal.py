@@ -29,6 +29,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import ToolResultEvent, Usage
+from turnwire.core.log.scope import current_turn
 from turnwire.core.log.state import OPENING_POSITION
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 
@@ -221,7 +222,7 @@ class TurnJournal:
         self._hands_over = hands_over
         self._client_tools = client_tools
         self._log = log
-        self._recording = recording
+        self.recording = recording
         self._limits = limits
         self._finished: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
@@ -233,6 +234,8 @@ class TurnJournal:
         self._expected: set[str] = set()
         self.is_closed = False
         """True once the turn is being suspended: nothing more is recorded, and no call begins."""
+        self.waiting_calls: Sequence[JournalEntry] = ()
+        """The entries for the calls that wait, once the journal is closed."""
         self.on_change: Callable[[], None] | None = None
         """Called on the event loop after a call has ended while another one waits for an answer."""
         self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
@@ -248,12 +251,6 @@ class TurnJournal:
     def position(self) -> int:
         return self._log.position
 
-    def is_on_its_loop(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
-
     @property
     def is_replay(self) -> bool:
         """Return True if every call is answered from a recording: the agent must leave its own memory alone."""
@@ -262,22 +259,22 @@ class TurnJournal:
     @property
     def is_follow_up(self) -> bool:
         """Return True in a fork that has gone on with a message: no memory of the agent has what comes before it."""
-        return self._recording.is_follow_up
+        return self.recording.is_follow_up
 
     @property
     def is_continued(self) -> bool:
         """Return True if the agent has made calls before, which it will repeat."""
-        return bool(self._recording.calls)
+        return bool(self.recording.calls)
 
     @property
     def segment(self) -> int:
         """Return the number of suspensions before the current segment."""
-        return self._recording.segment
+        return self.recording.segment
 
     @property
     def recorded_calls(self) -> Mapping[str, RecordedCall]:
         """Return the calls that were recorded in this segment before the turn was continued, by their keys."""
-        return self._recording.calls
+        return self.recording.calls
 
     @property
     def text(self) -> str:
@@ -331,10 +328,10 @@ class TurnJournal:
         entry = next((entry for key, entry in self._open.items() if key.rpartition("#")[0] == base), None)
         return entry if entry is not None and self._log.fold.has_call(entry.call_id) else None
 
-    def close(self) -> list[JournalEntry]:
-        """Record nothing more, and return the entries for the calls that wait."""
+    def close(self) -> None:
+        """Record nothing more: the calls that are open now wait for answers."""
         self.is_closed = True
-        return [replace(entry, state="waiting") for entry in self._open.values()]
+        self.waiting_calls = [replace(entry, state="waiting") for entry in self._open.values()]
 
     @property
     def repeats_text(self) -> bool:
@@ -361,12 +358,12 @@ class TurnJournal:
 
     def recorded_path(self, place: str) -> tuple[str, ...] | None:
         """Return the agent path of the run at this place, if it has called a model before the crash."""
-        call = self._recording.calls.get(f"{place}#0")
+        call = self.recording.calls.get(f"{place}#0")
         return call.entry.agent_path if call is not None and call.entry.kind == "model" else None
 
     def reserved_paths(self) -> frozenset[tuple[str, ...]]:
         """Return the agent paths of runs that will be repeated: those inside a finished call will not."""
-        calls = self._recording.calls
+        calls = self.recording.calls
         finished = {key.rpartition("#")[0] for key, call in calls.items() if call.is_finished}
         return frozenset(
             call.entry.agent_path
@@ -420,12 +417,12 @@ class TurnJournal:
         Without it, a log with a tool call and an empty journal would look like one of a version without journals.
         """
         entry = self._entry("tool", f"{place}:{call_id}", (tool,), call_id=call_id, args=args, agent_path=agent_path)
-        if entry.key not in self._recording.calls:
+        if entry.key not in self.recording.calls:
             self.record(entry)
 
     def find_step(self, place: str) -> RecordedCall | None:
         """Return a recorded step, if all events from it are still valid. The calls inside it are not made again."""
-        step = self._recording.calls.get(f"{place}#step")
+        step = self.recording.calls.get(f"{place}#step")
         if step is None or (self.is_void(step.position) and step.since < step.position):
             return None
         self._skip_inside(place)
@@ -434,14 +431,14 @@ class TurnJournal:
     def finish_step(self, place: str, name: str, since: int, result: Any) -> None:
         """Record the result of a step, after its events. A step that is too large is not recorded, and runs again."""
         body = json.dumps(result, allow_nan=False, separators=(",", ":")).encode("ascii")
-        if len(body) > _MAX_STEP_BYTES or self._recording.size + len(body) > self._limits.max_journal_bytes // 2:
+        if len(body) > _MAX_STEP_BYTES or self.recording.size + len(body) > self._limits.max_journal_bytes // 2:
             return
         entry = self._entry("step", place, (name,), result=body)
         self.record(replace(entry, key=f"{place}#step", state="finished", since=since))
-        self._recording.size += len(body)
+        self.recording.size += len(body)
 
     def _skip_inside(self, place: str) -> None:
-        skipped = {key for key in self._recording.calls if is_inside(key, place)}
+        skipped = {key for key in self.recording.calls if is_inside(key, place)}
         self._unmet -= skipped
         self._met |= skipped
 
@@ -450,7 +447,7 @@ class TurnJournal:
 
         The checkpoint is recorded too, for forks, unless it is too large.
         """
-        segment = self._recording.segment + 1
+        segment = self.recording.segment + 1
         body = json.dumps(base64.b64encode(checkpoint).decode("ascii")).encode("ascii")
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
         is_small = len(body) <= self._limits.max_entry_bytes
@@ -458,23 +455,23 @@ class TurnJournal:
 
     def begin_again(self) -> Recording:
         """Begin a new segment after a divergence, and return its empty recording."""
-        segment = self._recording.segment + 1
+        segment = self.recording.segment + 1
         entry = self._entry("suspension", f"{_DIVERGENCE} {segment}", ())
         entry = replace(entry, segment=segment, state="finished")
         self.record(entry)
-        recording = Recording(size=self._recording.size, last_finished=self._recording.last_finished)
+        recording = Recording(size=self.recording.size, last_finished=self.recording.last_finished)
         recording.add(entry)
         return recording
 
     def recorded_inputs(self, key: str) -> Any:
         """Return what `record_inputs` was called with before a crash, or None."""
-        entry = self._recording.inputs.pop(key, None)
+        entry = self.recording.inputs.pop(key, None)
         return None if entry is None else json.loads(entry.result)
 
     @property
     def has_recorded_inputs(self) -> bool:
         """Return True while `recorded_inputs` has not returned all that was recorded."""
-        return bool(self._recording.inputs)
+        return bool(self.recording.inputs)
 
     def record_inputs(self, key: str, messages: Any) -> None:
         """Record the messages that have entered the turn, in one step with the events that were appended for them."""
@@ -485,7 +482,7 @@ class TurnJournal:
     def next_call(self, place: str) -> tuple[str, bool]:
         """Return the key of a run's next model call, and whether the call is answered from the journal."""
         key = f"{place}#{self._finished[place]}"
-        recorded = self._recording.calls.get(key)
+        recorded = self.recording.calls.get(key)
         return key, recorded is not None and recorded.is_finished
 
     @property
@@ -498,7 +495,7 @@ class TurnJournal:
         if self.divergence is not None:
             raise self.divergence  # The agent's library has caught it.
         for key in self._unmet:
-            call = self._recording.calls[key]
+            call = self.recording.calls[key]
             if call.is_finished and call.entry.kind != "step":
                 raise self._diverge(f"it did not repeat the call of {_describe(call.entry.names)}")
 
@@ -517,7 +514,7 @@ class TurnJournal:
         body = self._encode(result)
         if isinstance(body, bytes):
             self.record(replace(entry, result=body))
-            self._recording.size += len(body)
+            self.recording.size += len(body)
         else:
             note = "the result of call %r in turn %s is not recorded: %s; if its worker is lost, the turn ends"
             logger.warning(note, entry.key, self._log.turn_id, body)
@@ -538,7 +535,7 @@ class TurnJournal:
             # A call that broke off is made again under the same number.
             key=f"{base}#{self._finished[base]}",
             state="started",
-            segment=self._recording.segment,
+            segment=self.recording.segment,
             epoch=self._log.epoch,
             since=position,
             position=position,
@@ -547,7 +544,7 @@ class TurnJournal:
         )
 
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
-        recorded = self._recording.calls.get(entry.key)
+        recorded = self.recording.calls.get(entry.key)
         if recorded is None and self.find_recorded is not None:
             recorded = self.find_recorded(entry)
         self._unmet.discard(entry.key)
@@ -616,7 +613,7 @@ class TurnJournal:
             return f"it is not JSON ({error})"
         if len(body) > self._limits.max_entry_bytes:
             return f"it has {len(body)} bytes, and {self._limits.max_entry_bytes} is the limit"
-        if self._recording.size + len(body) > self._limits.max_journal_bytes:
+        if self.recording.size + len(body) > self._limits.max_journal_bytes:
             return f"the journal of the turn would have more than {self._limits.max_journal_bytes} bytes"
         return body
 
@@ -665,9 +662,6 @@ def keep_requests(requests: dict[str, str]) -> None:
     _kept_requests.set(requests)
 
 
-_journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", default=None)
-
-
 _parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
 """The place and id of the tool call that the current code belongs to."""
 
@@ -677,13 +671,8 @@ def current_journal() -> TurnJournal | None:
 
     It is None in a thread with an event loop of its own too: what runs there belongs to the tool that started it.
     """
-    journal = _journal.get()
-    return journal if journal is not None and journal.is_on_its_loop() else None
-
-
-def set_journal(journal: TurnJournal) -> None:
-    """Set the journal of the current task and of everything that is started from it."""
-    _journal.set(journal)
+    scope = current_turn()
+    return scope.journal if scope is not None and scope.is_on_its_loop else None
 
 
 async def journaled(name: str, call: Callable[[], Awaitable[T]], *, idempotent: bool = False) -> T:

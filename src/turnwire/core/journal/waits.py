@@ -36,6 +36,7 @@ from turnwire.core.log.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.core.log.scope import current_turn, weak_callback
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.people.schemas import check_schema
 
@@ -73,28 +74,20 @@ def check_names(own: Collection[str], offered: Iterable[ClientTool]) -> None:
 class TurnWaits:
     """The questions and client calls that a running turn waits for. `on_idle` is called when nothing else runs."""
 
-    __slots__ = ("_announced", "_journal", "_log", "_on_idle", "_open", "_patience", "tools")
+    __slots__ = ("__weakref__", "_announced", "_journal", "_log", "_on_idle", "_open", "_patience", "tools")
 
-    def __init__(self, log: TurnLog, options: Mapping[str, Any], on_idle: Callable[[], None]) -> None:
-        tools = client_tools(options)
-        self.tools: Mapping[str, ClientTool] = {tool.name: tool for tool in tools} if tools else _NONE
+    def __init__(
+        self, log: TurnLog, journal: TurnJournal, tools: Mapping[str, ClientTool], on_idle: Callable[[], None]
+    ) -> None:
+        self.tools = tools
         self._log = log
         self._on_idle = on_idle
-        self._journal: TurnJournal | None = None
+        self._journal = journal
+        journal.on_change = weak_callback(self.check)
         self._open: tuple[QuestionEvent | ToolCallEvent | ApprovalRequestEvent, ...] = ()
         self._patience: asyncio.TimerHandle | None = None
         # Calls of the client's tools that the agent has announced, and that are written when the turn waits for them.
         self._announced: Mapping[str, ToolCallEvent] = _NONE
-
-    def set_journal(self, journal: TurnJournal) -> None:
-        self._journal = journal
-        journal.on_change = self.check
-
-    def detach(self) -> None:
-        """Drop the references to the turn's execution, so that both are freed without the garbage collector."""
-        self._on_idle = _nothing
-        if self._journal is not None:
-            self._journal.on_change = self._journal = None
 
     # What the agent writes about the client's tools
 
@@ -136,7 +129,7 @@ class TurnWaits:
         return await self._wait(request)
 
     async def _wait(self, event: QuestionEvent | ToolCallEvent | ApprovalRequestEvent) -> Any:
-        if self._journal is None:
+        if self._log.ended:
             raise TurnEndedError(self._log.turn_id)  # The agent was left behind.
         self._open += (event,)
         try:
@@ -149,13 +142,13 @@ class TurnWaits:
 
     def _forget(self, event: Event) -> None:
         # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
-        if self._journal is not None and not self._journal.is_closed:
+        if not self._journal.is_closed:
             self._open = tuple(each for each in self._open if each is not event)
 
     def check(self) -> None:
         """Call `on_idle` if the turn can be suspended now."""
         journal = self._journal
-        if journal is None or journal.is_closed or not journal.only_waits:
+        if journal.is_closed or not journal.only_waits:
             return
         if journal.shows_results:
             self._on_idle()
@@ -163,7 +156,7 @@ class TurnWaits:
             self._patience = asyncio.get_running_loop().call_later(_RESULT_PATIENCE_SECONDS, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        if self._journal is not None and not self._journal.is_closed and self._journal.only_waits:
+        if not self._journal.is_closed and self._journal.only_waits:
             self._on_idle()
         self._patience = None
 
@@ -182,17 +175,13 @@ class TurnWaits:
         yield from (question for question in questions if fold.question(question.id) is None)
 
 
-def _nothing() -> None:
-    pass
-
-
-_waits: ContextVar[TurnWaits | None] = ContextVar("turnwire_waits", default=None)
 _time_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("turnwire_time_limits", default=())
 
 
-def set_waits(waits: TurnWaits) -> None:
-    """Set the waits of the current task and of everything that is started from it."""
-    _waits.set(waits)
+def current_waits() -> TurnWaits | None:
+    """Return the waits of the running turn, or None outside a turn."""
+    scope = current_turn()
+    return None if scope is None else scope.waits
 
 
 @contextmanager
@@ -209,7 +198,7 @@ def _current(function: str) -> tuple[TurnWaits | None, TurnJournal]:
     journal = current_journal()
     if journal is None:
         raise AgentError(f"{function} works inside a turn, on the server's event loop: in an `async def`, in no thread")
-    return _waits.get(), journal
+    return current_waits(), journal
 
 
 async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
@@ -289,7 +278,7 @@ async def call_client_tool(name: str, args: dict[str, Any] | None = None) -> Any
 
 async def client_result(call_id: str, tool: str, args: dict[str, Any]) -> ToolResultEvent:
     """Return the client's result of a call that a model has made. Called by adapters, inside the journaled call."""
-    waits = _waits.get()
+    waits = current_waits()
     assert waits is not None
     return await waits.client_result(ToolCallEvent(call_id, tool, args))
 

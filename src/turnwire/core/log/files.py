@@ -7,7 +7,6 @@ the descriptions, of earlier messages too, and reads the bytes when it needs the
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from turnwire.core.errors import AgentError
 from turnwire.core.log.events import AttachedFile
+from turnwire.core.log.scope import current_turn
 from turnwire.core.log.turns import Message, Turn, TurnRecord, title_from
 
 ATTACHED = "attached"
@@ -96,12 +96,9 @@ class TurnFiles:
         return self._read[file.digest]
 
 
-_files: ContextVar[TurnFiles | None] = ContextVar("turnwire_files", default=None)
-
-
-def set_files(files: TurnFiles) -> None:
-    """Set the files of the current task and of everything that is started from it."""
-    _files.set(files)
+def _current_files() -> TurnFiles | None:
+    scope = current_turn()
+    return None if scope is None else scope.files
 
 
 async def read_file(file: AttachedFile) -> bytes:
@@ -109,7 +106,7 @@ async def read_file(file: AttachedFile) -> bytes:
 
     Raises AgentError for a file that is no longer kept, or that the client named by its URL only.
     """
-    files = _files.get()
+    files = _current_files()
     data = None if files is None else await files.read(file)
     if data is None:
         raise AgentError(f"The file {_name(file)} is not available.", code="file_gone")
@@ -164,7 +161,7 @@ class LoadedFiles:
 
 async def load_files(messages: Iterable[Message]) -> LoadedFiles:
     """Read the files of some messages. Raises StoreError."""
-    files = _files.get()
+    files = _current_files()
     if files is None:
         return LoadedFiles()
     attached = [file for message in messages for file in message.attachments]

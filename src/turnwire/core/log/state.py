@@ -230,8 +230,10 @@ class TurnFold:
             requested_args=None if response.args is None else request.args,
         )
 
-    def has_call(self, call_id: str) -> bool:
-        return self._find("tool", call_id) is not None
+    def has_call(self, call_id: str, until: int | None = None) -> bool:
+        """Return True if the log shows a tool call, with `until` one up to that position."""
+        calls = (step for step in self._state.steps if step.id == call_id and step.kind == "tool")
+        return any(until is None or call.position <= until for call in calls)
 
     @property
     def own_calls(self) -> list[Step]:

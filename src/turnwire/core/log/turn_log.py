@@ -140,13 +140,18 @@ class TurnLog:
         self._pauses: list[int] = []
         self._other_position = 0
 
-    async def restore(self, known: TurnFold | None = None) -> None:
-        """Fold the events of the log that come after those of `known`. Raises StoreError; then call it again."""
+    async def restore(self, known: TurnFold | None = None, note: Callable[[LoggedEvent], None] | None = None) -> None:
+        """Fold the events of the log that come after those of `known`, and call `note` with each.
+
+        Raises StoreError; then call it again.
+        """
         fold = known or (TurnFold() if self.fold.position else self.fold)
         position = fold.position
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
                 fold.add(logged)
+                if note is not None:
+                    note(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
             position = events[-1].position
         self.fold = fold
@@ -328,12 +333,6 @@ class TurnLog:
         self._report_pauses()
         metrics.note_ending(outcome, state.timings)
 
-    def detach(self) -> None:
-        """Drop the references to the turn's execution, so that both are freed without the garbage collector."""
-        self._on_failure = None
-        if self._request.is_taken:
-            self._request = _NO_REQUEST
-
     async def rewind(self) -> None:
         """Return to the last committed event, after a failure of the store. Raises StoreError, TurnEndedError.
 
@@ -356,6 +355,8 @@ class TurnLog:
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._unsettled_requests -= 1
+        if self.ended and self._request.is_taken:
+            self._request = _NO_REQUEST  # It refers to this log, which is freed without the garbage collector.
         if error is None:
             self._committed += count
         elif self._failure is None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core.backoff import Backoff
@@ -18,7 +19,7 @@ from turnwire.core.contracts.agents import (
     repeats,
     resumes,
 )
-from turnwire.core.contracts.stores import JournalEntry, Refusal, Store, Suspension
+from turnwire.core.contracts.stores import Refusal, Store, Suspension
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
@@ -31,11 +32,10 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
-from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
-from turnwire.core.journal.waits import TurnWaits, set_waits
+from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal
+from turnwire.core.journal.waits import ClientTool, TurnWaits, client_tools
 from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.log.codec import LoggedEvent, comparable, encode_event, now_ms
-from turnwire.core.log.emit import enter_turn, set_running_turn
+from turnwire.core.log.codec import comparable, encode_event, now_ms
 from turnwire.core.log.events import (
     RESERVED,
     ApprovalRequestEvent,
@@ -52,22 +52,24 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.log.files import ATTACHED, TurnFiles, attached_files, encoded_attachments, set_files
+from turnwire.core.log.files import ATTACHED, TurnFiles, attached_files, encoded_attachments
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import earlier_messages, imported_history
-from turnwire.core.log.state import TurnFold
+from turnwire.core.log.scope import TurnScope, weak_callback
+from turnwire.core.log.state import OPENING_POSITION, TurnFold
 from turnwire.core.log.turn_log import TurnLog
-from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, Message, Stop, Turn, TurnRecord
+from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, WORKER_LOST, Message, Stop, Turn, TurnRecord
 from turnwire.core.model_options import model_options
 from turnwire.core.people.budget import Limits, UsageMeter
 from turnwire.core.run.acceptance import check_message
-from turnwire.core.run.inputs import JOINS, TurnInputs, set_inputs
+from turnwire.core.run.inputs import JOINS, TurnInputs
 from turnwire.core.run.recovery import (
     BEGUN_AGAIN,
     NOT_REPEATED,
-    can_continue,
+    TurnPast,
     progress,
-    release_or_suspend,
+    read_past,
+    recover,
     unfinished_calls,
     void_outputs,
 )
@@ -117,82 +119,79 @@ _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 _MAX_UNREADABLE = 6
 
 
+class WorkerServices(Struct, frozen=True):
+    """The parts that all executions of a worker share. `on_finished` is called with each one in its final state."""
+
+    store: Store
+    limits: Limits
+    history_source: HistorySource
+    on_finished: Callable[["Execution"], None]
+
+
 class Execution:
-    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need."""
+    """Runs one turn in one task. There may be thousands, so nothing is made here that most turns do not need.
+
+    A turn that `is_lost` was run by a worker that is gone: it is recovered first.
+    """
 
     __slots__ = (
         "__weakref__",
         "_agent",
         "_checkpoint",
         "_deadline",
-        "_files",
         "_finished",
         "_forced_end",
-        "_history_source",
         "_inputs",
-        "_journal",
-        "_limits",
+        "_is_lost",
         "_log",
         "_logged",
         "_meter",
-        "_on_finished",
-        "_record",
-        "_recording",
         "_releases_after_step",
         "_response",
+        "_scope",
+        "_services",
         "_stop",
         "_stop_timer",
-        "_store",
         "_task",
-        "_waiting_calls",
-        "_waits",
+        "record",
         "state",
-        "turn_id",
     )
 
     def __init__(
         self,
-        store: Store,
+        services: WorkerServices,
         agent: Agent | None,
         record: TurnRecord,
-        limits: Limits,
-        on_finished: Callable[["Execution"], None],
-        history_source: HistorySource,
         meter: UsageMeter,
+        *,
+        is_lost: bool = False,
     ) -> None:
-        self.turn_id = record.id
         self.state = ExecutionState.STARTING
-        # Made by the first call of `wait`.
-        self._finished: asyncio.Future[None] | None = None
-        self._store = store
+        self.record = record
+        """The turn as it was claimed."""
+        self._services = services
         self._agent = agent
-        self._record = record
-        self._limits = limits
-        self._on_finished = on_finished
-        self._history_source = history_source
         self._meter = meter
-        self._log = TurnLog(store, record, limits, self._on_store_failure)
-        self._inputs = TurnInputs(store, record, self._log, limits)
-        self._waits = TurnWaits(self._log, record.options, self._begin_waiting)
-        self._waiting_calls: Sequence[JournalEntry] = ()
+        self._is_lost = is_lost
+        self._log = TurnLog(services.store, record, services.limits, weak_callback(self._on_store_failure))
+        self._inputs = TurnInputs(services.store, record, self._log, services.limits)
+        self._scope = TurnScope(record.id, record.session_id, record.principal)
         self._checkpoint = b""
-        self._files = TurnFiles(store, record.session_id)
         self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
         self._releases_after_step = False
         self._response: ResponseEvent | None = None
-        # Made when the agent begins. `_logged` counts the logged events that it will yield again after a restart.
-        self._journal: TurnJournal | None = None
-        self._recording = Recording()
+        # The number of each logged event that the agent will yield again after a restart.
         self._logged: dict[bytes, int] | None = None
         self._deadline: float | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._forced_end: asyncio.Task[None] | None = None
+        # Made by the first call of `wait`.
+        self._finished: asyncio.Future[None] | None = None
 
     @property
-    def record(self) -> TurnRecord:
-        """Return the turn as it was claimed."""
-        return self._record
+    def turn_id(self) -> str:
+        return self.record.id
 
     @property
     def continues_later(self) -> bool:
@@ -238,13 +237,13 @@ class Execution:
         if self.state not in _STOPPABLE:
             return
         if self.state is ExecutionState.RUNNING:
-            seconds = self._limits.cancel_patience if patience is None else patience
+            seconds = self._services.limits.cancel_patience if patience is None else patience
             self._stop_timer = asyncio.get_running_loop().call_later(seconds, self._leave_agent_behind)
         self.state, self._stop = ExecutionState.STOPPING, stop
 
     def _leave_agent_behind(self) -> None:
         if self.state is ExecutionState.STOPPING:
-            logger.warning("the agent %r does not stop in turn %s; it is left behind", self._record.agent, self.turn_id)
+            logger.warning("the agent %r does not stop in turn %s; it is left behind", self.record.agent, self.turn_id)
             self._forced_end = asyncio.create_task(self._end())
 
     def _finish(self, state: ExecutionState) -> None:
@@ -254,18 +253,15 @@ class Execution:
             self.state = state
             if self._finished is not None and not self._finished.done():
                 self._finished.set_result(None)
-            self._on_finished(self)
-            # These refer to the execution; without them it is freed as soon as its task has ended.
-            self._task = self._journal = self._inputs.journal = None
-            self._log.detach()
-            self._waits.detach()
+            self._services.on_finished(self)
+            self._task = None  # The task refers to the execution.
 
     # The task
 
     async def _run(self) -> None:
-        enter_turn(self.turn_id, self._record.session_id, self._record.principal)
+        self._scope.enter()
         try:
-            await self._restore_log()
+            past = await self._restore_log()
         except asyncio.CancelledError:
             self._finish(ExecutionState.ABANDONED)  # The server stops; nothing of the turn has run here.
             raise
@@ -273,24 +269,31 @@ class Execution:
             await self._end(error)
             return
         try:
-            if self.state is ExecutionState.STARTING:
+            if past is not None and self._is_lost and self.state is ExecutionState.STARTING:
+                await self._recover(past)
+            if past is not None and self.state is ExecutionState.STARTING:
                 self.state = ExecutionState.RUNNING
-                await self._run_agent()
+                await self._run_agent(past)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             await self._end(error)
         else:
-            await self._end()
+            await self._end(past=past)
 
-    async def _restore_log(self) -> None:
-        """Read the log, and retry while the store fails: this worker owns the turn, so no other would run or end it."""
+    async def _restore_log(self) -> TurnPast | None:
+        """Read the journal and the log, and retry while the store fails: no other worker would run or end the turn.
+
+        Return None if the turn was deleted.
+        """
         failures = unreadable = 0
         while not self._is_finished:
             try:
-                return await self._log.restore()
+                past = TurnPast(await self._recorded())
+                await self._log.restore(note=past.note)
+                return past
             except TurnNotFoundError:
-                self._finish(ExecutionState.ABANDONED)  # It was deleted.
+                self._finish(ExecutionState.ABANDONED)
             except Exception as error:
                 failures += 1
                 unreadable += not isinstance(error, StoreError)
@@ -298,22 +301,37 @@ class Execution:
                     raise
                 logger.warning("the log of turn %s could not be read; this is tried again: %s", self.turn_id, error)
                 await _RETRY.wait(failures)
+        return None
 
-    async def _run_agent(self) -> None:
+    async def _recorded(self) -> Recording:
+        has_run = self.record.epoch > 1 or self.record.last_position > OPENING_POSITION
+        return fold_journal(await self._services.store.journal(self.turn_id)) if has_run else Recording()
+
+    async def _recover(self, past: TurnPast) -> None:
+        """Recover a turn whose worker was lost: go on here, or stop so that it waits, ends or is left to others."""
+        recovery = recover(past, self._log.fold, self._agent, WORKER_LOST)
+        logger.warning("turn %s had lost its worker; now it is %s", self.turn_id, recovery.phase)
+        if recovery.phase == "queued" and not self._releases_after_step:
+            with suppress(EventRefusedError, StoreError):
+                for event in recovery.events:
+                    self._log.append(event)
+                # Committed before the agent runs: if that kills the process each time, the restarts are counted.
+                return await self._log.flush()
+        self._begin_stopping(WORKER_LOST)
+
+    async def _run_agent(self, past: TurnPast) -> None:
         agent, log = self._agent, self._log
         if agent is None:
-            raise AgentNotFoundError(self._record.agent)
+            raise AgentNotFoundError(self.record.agent)
         if self._releases_after_step:
             self._begin_stopping(HANDED_BACK)
             return
-        check_message(self._record.agent, agent, self._record.options)
+        check_message(self.record.agent, agent, self.record.options)
+        tools = {tool.name: tool for tool in client_tools(self.record.options)}
         await self._meter.begin(log.fold)
         self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
-        set_running_turn(log, self._check_emitted)
-        await self._open_journal(agent)
-        set_inputs(self._inputs)
-        set_waits(self._waits)
-        set_files(self._files)
+        self._open_scope(agent, past.recording, tools)
+        self._note_past(past)
         await self._inputs.collect()
         approval: WaitForApproval | None = None
         try:
@@ -322,7 +340,7 @@ class Execution:
             except Exception as error:
                 if isinstance(error, WaitForApproval) or not self._continues_diverged(agent):
                     raise
-                await self._begin_again(agent)
+                self._begin_again(agent, tools)
                 await self._write_answer(agent)
         except WaitForApproval as raised:
             approval = raised
@@ -331,89 +349,89 @@ class Execution:
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
 
+    def _open_scope(self, agent: Agent, recording: Recording, tools: Mapping[str, ClientTool]) -> None:
+        """Give the code of the agent what it finds in its scope."""
+        scope, services = self._scope, self._services
+        scope.open(self._log, weak_callback(self._check_emitted))
+        scope.journal = TurnJournal(
+            self._log,
+            recording,
+            services.limits,
+            repeats=partial(repeats, agent),
+            hands_over=weak_callback(self._hands_over),
+            client_tools=tools,
+        )
+        scope.waits = TurnWaits(self._log, scope.journal, tools, weak_callback(self._begin_waiting))
+        scope.inputs = self._inputs
+        scope.files = TurnFiles(services.store, self.record.session_id)
+
+    @property
+    def _journal(self) -> TurnJournal:
+        return self._scope.journal
+
+    @property
+    def _waits(self) -> TurnWaits:
+        return self._scope.waits
+
+    def _note_past(self, past: TurnPast) -> None:
+        """Note the events that the agent need not write again, and the void ones that came out of its tools."""
+        recording, fold = past.recording, self._log.fold
+        if not recording.calls and not recording.segment:
+            return
+        if not recording.is_waiting:
+            count_saved(recording)
+        counts: dict[bytes, int] = {}
+        for logged in past.events:
+            if not fold.is_void(logged.position) and not self._is_not_repeated(logged.event):
+                body = comparable(logged.event)
+                counts[body] = counts.get(body, 0) + 1
+        self._logged = counts
+        void = [logged for logged in past.events if fold.is_void(logged.position)]
+        self._journal.void_outputs = void_outputs(void, recording, fold)
+
     def _continues_diverged(self, agent: Agent) -> bool:
-        has_diverged = self._journal is not None and self._journal.divergence is not None
+        has_diverged = self._journal.divergence is not None
         return has_diverged and continues_diverged(agent) and self.state is ExecutionState.RUNNING
 
-    async def _begin_again(self, agent: Agent) -> None:
+    def _begin_again(self, agent: Agent, tools: Mapping[str, ClientTool]) -> None:
         """Keep the finished tool steps of an agent that has changed, take back what follows, and record from here."""
         log, journal = self._log, self._journal
-        assert journal is not None
-        logger.warning("the agent %r has changed in turn %s: %s", self._record.agent, self.turn_id, journal.divergence)
+        logger.warning("the agent %r has changed in turn %s: %s", self.record.agent, self.turn_id, journal.divergence)
         for call in unfinished_calls(log.fold):
             log.append(ToolResultEvent(call.id, call.name, False, NOT_REPEATED))
         log.append(RestartEvent(log.fold.border, "diverged"))
         log.append(StatusEvent(BEGUN_AGAIN))
-        self._recording = journal.begin_again()
         self._logged = None
-        self._set_journal(agent)
-
-    def _set_journal(self, agent: Agent) -> None:
-        self._journal = TurnJournal(
-            self._log,
-            self._recording,
-            self._limits,
-            repeats=partial(repeats, agent),
-            hands_over=self._hands_over,
-            client_tools=self._waits.tools,
-        )
-        set_journal(self._journal)
-        self._inputs.journal = self._journal
-        self._waits.set_journal(self._journal)
-
-    async def _open_journal(self, agent: Agent) -> None:
-        log = self._log
-        if self._record.epoch > 1 or log.fold.state().forked_from is not None:
-            self._recording = fold_journal(await self._store.journal(self.turn_id))
-        self._set_journal(agent)
-        if self._recording.calls and not self._recording.is_waiting:
-            count_saved(self._recording)
-        # After a suspension, there may be results without a call.
-        if self._journal is not None and (self._recording.calls or self._recording.segment):
-            await self._read_segment(self._journal)
-
-    async def _read_segment(self, journal: TurnJournal) -> None:
-        """Note the events that the agent need not write again, and the void ones that came out of its tools."""
-        fold, void = self._log.fold, list[LoggedEvent]()
-        counts: dict[bytes, int] = {}
-        async for events in read_all(self._store, self.turn_id, self._recording.base):
-            for logged in events:
-                if fold.is_void(logged.position):
-                    void.append(logged)
-                elif not self._is_not_repeated(logged.event):
-                    body = comparable(logged.event)
-                    counts[body] = counts.get(body, 0) + 1
-        self._logged = counts
-        journal.void_outputs = void_outputs(void, self._recording, fold)
+        self._open_scope(agent, journal.begin_again(), tools)
 
     def _hands_over(self) -> bool:
         """Hand the turn to another worker if this one drains and no call is open. Return True if it does."""
-        if not self._releases_after_step or self._journal is None or not self._journal.is_between_calls:
+        if not self._releases_after_step or not self._journal.is_between_calls:
             return False
         self.stop(HANDED_BACK)
         return True
 
     async def _remaining_seconds(self) -> float:
         """Return the time left for the turn; the time it has waited for people does not count."""
-        started_at = self._record.started_at
-        if self._record.epoch == 1 or started_at is None:
-            return self._limits.turn_timeout
+        started_at = self.record.started_at
+        if self.record.epoch == 1 or started_at is None:
+            return self._services.limits.turn_timeout
         elapsed_ms = await self._store_time() - started_at - self._log.fold.waited_ms
-        return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
+        return self._services.limits.turn_timeout - max(elapsed_ms, 0) / 1000
 
     async def _store_time(self) -> int:
         """Return the time of the last renewal by a shared store's clock, which has dated the turn's start."""
-        if self._store.is_shared:
+        if self._services.store.is_shared:
             with suppress(StoreError):
-                for worker in await self._store.workers():
-                    if worker.id == self._record.worker:
-                        return worker.lease_until - int(self._limits.lease * 1000)
+                for worker in await self._services.store.workers():
+                    if worker.id == self.record.worker:
+                        return worker.lease_until - int(self._services.limits.lease * 1000)
         return now_ms()
 
     def _begin_waiting(self) -> None:
         """Stop the agent and suspend the turn: all that it still does is wait for answers."""
-        if self.state is ExecutionState.RUNNING and self._journal is not None:
-            self._waiting_calls = self._journal.close()
+        if self.state is ExecutionState.RUNNING:
+            self._journal.close()
             self.stop(WAITING)
 
     async def _suspend_waiting(self) -> Literal["waiting"]:
@@ -424,14 +442,14 @@ class Execution:
         for event in list(self._waits.events()):
             self._meter.note(event)
             log.append(event)
-        for entry in self._waiting_calls:
+        for entry in self._journal.waiting_calls:
             log.record(replace(entry, position=log.position))
         log.close()  # For an agent that was left behind.
         await log.suspend(self._suspension(self._checkpoint))
         return "waiting"
 
     def _suspension(self, checkpoint: bytes) -> Suspension:
-        return Suspension(self._limits.waits_until(now_ms()), checkpoint)
+        return Suspension(self._services.limits.waits_until(now_ms()), checkpoint)
 
     async def _suspend(self, approval: WaitForApproval) -> None:
         """Commit the requests and the suspension in one step: a request in the log can always be decided."""
@@ -443,7 +461,7 @@ class Execution:
         for question in approval.questions:
             if log.fold.question(question.id) is None:
                 log.append(question)
-        if self._journal is not None:
+        if approval.requests or approval.questions:
             names = [*(request.call_id for request in approval.requests), *(each.id for each in approval.questions)]
             self._journal.suspend(names, approval.checkpoint)
         # A fork may have the replies to questions that its agent asks again.
@@ -459,15 +477,15 @@ class Execution:
     # The agent's input
 
     async def _make_turn(self) -> Turn:
-        record = self._record
-        history = await imported_history(self._store, record)
+        record = self.record
+        history = await imported_history(self._services.store, record)
         if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
-            history += await self._history_source.recall(record)
+            history += await self._services.history_source.recall(record)
         history += tuple(earlier_messages(self._log.fold.state()))
         attached = attached_files(record.options)
         options = {name: value for name, value in record.options.items() if name not in (JOINS, ATTACHED)}
         if attached:
-            options["attachments"] = await encoded_attachments(attached, self._files)
+            options["attachments"] = await encoded_attachments(attached, self._scope.files)
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -492,26 +510,26 @@ class Execution:
         replies = self._own_replies()
         if not decisions and not replies:
             return None
-        self._checkpoint = await self._store.checkpoint(self.turn_id)
+        self._checkpoint = await self._services.store.checkpoint(self.turn_id)
         return Resumption(decisions, self._checkpoint, replies)
 
     def _own_replies(self) -> tuple[ReplyEvent, ...]:
         """Return the replies to the questions that the agent was suspended for."""
-        replies = (self._log.fold.reply(name) for name in self._recording.decided_calls or ())
+        replies = (self._log.fold.reply(name) for name in self._journal.recording.decided_calls or ())
         return tuple(reply for reply in replies if reply)
 
     def _own_decisions(self) -> tuple[Decision, ...]:
         """Return the decisions about the calls that the agent was suspended for."""
-        decisions = (self._log.fold.decision(call_id) for call_id in self._recording.decided_calls or ())
+        decisions = (self._log.fold.decision(call_id) for call_id in self._journal.recording.decided_calls or ())
         return tuple(decision for decision in decisions if decision)
 
     async def _progress(self) -> tuple[Message, ...]:
         """Return the finished tool steps from which an agent that has changed continues."""
-        if not self._recording.has_diverged:
+        if not self._journal.recording.has_diverged:
             return ()
         await self._log.flush()
-        fold, base = TurnFold(), self._recording.base
-        async for events in read_all(self._store, self.turn_id, 0):
+        fold, base = TurnFold(), self._journal.recording.base
+        async for events in read_all(self._services.store, self.turn_id, 0):
             for logged in events:
                 if logged.position <= base:
                     fold.add(logged)
@@ -523,7 +541,7 @@ class Execution:
         """Run the agent and write what it yields. The loop is the path of every token."""
         answer = agent.answer(await self._make_turn())
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
-        repeating = self._journal if self._journal is not None and self._journal.repeats_text else None
+        repeating = self._journal if self._journal.repeats_text else None
         append_token = log.append_token
         try:
             async for event in answer:
@@ -541,7 +559,7 @@ class Execution:
         finally:
             if isinstance(answer, AsyncGenerator):
                 await answer.aclose()
-        if self._journal is not None and self.state is running:
+        if self.state is running:
             self._journal.check_complete()
 
     def _write(self, event: Event) -> None:
@@ -574,7 +592,7 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
-                if isinstance(event, ToolResultEvent) and self._journal is not None:
+                if isinstance(event, ToolResultEvent):
                     self._journal.note_change()
 
     def _open_decision(self, call: ToolCallEvent) -> Decision | None:
@@ -583,8 +601,7 @@ class Execution:
         return fold.decision(call.call_id) if fold.is_running(call.call_id) else None
 
     def _is_repeated_text(self, event: Event) -> bool:
-        repeats_text = self._journal is not None and self._journal.repeats_text
-        return repeats_text and isinstance(event, TokenEvent | ReasoningEvent)
+        return self._journal.repeats_text and isinstance(event, TokenEvent | ReasoningEvent)
 
     def _is_logged(self, event: Event, counts: dict[bytes, int]) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
@@ -598,8 +615,7 @@ class Execution:
 
     def _is_not_repeated(self, event: Event) -> bool:
         # Only an agent that journals steps of its own reports the usage of a finished call again.
-        steps_only = self._journal is not None and self._journal.has_steps_only
-        return isinstance(event, _UNCOMPARED) or (isinstance(event, UsageEvent) and not steps_only)
+        return isinstance(event, _UNCOMPARED) or (isinstance(event, UsageEvent) and not self._journal.has_steps_only)
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""
@@ -615,11 +631,12 @@ class Execution:
         """Stop the agent if the time of the turn is over; `now` is the event loop's time."""
         if self._deadline is None or now < self._deadline:
             return
-        text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
+        text = f"The answer took longer than {self._services.limits.turn_timeout:g} seconds."
         self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
 
     def _on_store_failure(self, error: Refusal) -> None:
-        self.stop(_stop_after(error))
+        if self.state is ExecutionState.RUNNING:
+            self.stop(_stop_after(error))
 
     def _stop_from(self, error: BaseException) -> Stop:
         # The agent's own library may raise CancelledError too; the server shuts down only if this task was cancelled.
@@ -630,21 +647,24 @@ class Execution:
     def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
         """Return the reason for `done` and an error for the user; details go to the server's log alone."""
         if not isinstance(error, TurnwireError):
-            logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+            logger.exception("the agent %r failed in turn %s", self.record.agent, self.turn_id, exc_info=error)
         return explain_error(error)
 
     # The end
 
-    async def _end(self, error: BaseException | None = None) -> None:
+    async def _end(self, error: BaseException | None = None, past: TurnPast | None = None) -> None:
         if self._is_finished or self.state is ExecutionState.ENDING:
             return
         stop = self._stop or (None if error is None else self._stop_from(error))
         self.state = ExecutionState.ENDING
         # A task of its own, since readers need the end also when this task is cancelled.
-        await _wait_uncancelled(asyncio.create_task(self._write_end(stop)))
+        await _wait_uncancelled(asyncio.create_task(self._write_end(stop, past)))
 
-    async def _write_end(self, stop: Stop | None) -> None:
-        """Write the end until it is committed, by this worker or by another one, or the turn is abandoned."""
+    async def _write_end(self, stop: Stop | None, past: TurnPast | None) -> None:
+        """Write the end until it is committed, by this worker or by another one, or the turn is abandoned.
+
+        `past` is what was read before the agent began.
+        """
         last_position = self._log.position
         failures = 0
         state = ExecutionState.ENDED
@@ -654,7 +674,7 @@ class Execution:
                     await self._log.rewind()
                     if stop is None and self._log.position < last_position:
                         stop = _stop_after(StoreError("a part of the answer could not be written"))
-                state = await self._try_to_end(stop)
+                state = await self._try_to_end(stop, None if failures else past)
                 break
             except TurnEndedError:
                 logger.warning("turn %s was ended by another worker before", self.turn_id)
@@ -679,27 +699,41 @@ class Execution:
             await _RETRY.wait(failures)
         self._finish(state)
 
-    async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
+    async def _try_to_end(self, stop: Stop | None, past: TurnPast | None) -> ExecutionState:
         if stop is None:
             response = whole_response(self._log.fold, self._response)
             await self._inputs.settle()
             await self._log.end("completed", response=response)
-        elif (phase := await self._hand_over(stop)) is not None:
+        elif (phase := await self._hand_over(stop, past)) is not None:
             return _FINAL_STATES[phase]
         else:
             await self._inputs.settle()
             await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
         return ExecutionState.ENDED
 
-    async def _hand_over(self, stop: Stop) -> Literal["queued", "waiting"] | None:
+    async def _hand_over(self, stop: Stop, past: TurnPast | None) -> Literal["queued", "waiting"] | None:
         """Return the phase in which the turn was left to other workers, or None if it has to end."""
+        log = self._log
         if stop is WAITING:
             return await self._suspend_waiting()
-        if self._agent is None or not can_continue(self._agent, stop):
+        if stop not in (HANDED_BACK, SHUTDOWN, WORKER_LOST) or self._agent is None or not resumes(self._agent):
             return None
         if not self._is_finished:
-            self._log.reopen()
-        return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
+            log.reopen()
+        past = past or await read_past(self._services.store, log)
+        recovery = recover(past, log.fold, self._agent, stop)
+        try:
+            for event in recovery.events:
+                log.append(event)
+        except EventRefusedError:
+            return None
+        if recovery.phase == "ended":
+            return None
+        # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
+        log.close()
+        waits = recovery.phase == "waiting"
+        await (log.suspend(self._suspension(self._checkpoint)) if waits else log.release())
+        return recovery.phase
 
 
 def explain_error(error: BaseException) -> tuple[str, ErrorEvent]:

@@ -144,10 +144,11 @@ def _plan_continuation(
     doubtful = doubtful_calls(recording, fold, agent)
     if restart_at < len(copied) or doubtful:
         plan.add(RestartEvent(restart_at, FORKED))
-        fold.add(plan.events[-1])
-    plan.waits = bool(doubtful) or fold.is_waiting
     for call in doubtful:
-        plan.add(*repeat_requests(call, fold, CALL_REPEATED))
+        plan.add(*repeat_requests(call, fold, restart_at, CALL_REPEATED))
+    for logged in plan.events[len(copied) :]:
+        fold.add(logged)
+    plan.waits = fold.is_waiting
     return plan
 
 

@@ -10,15 +10,15 @@ message is answered exactly once.
 """
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from types import MappingProxyType
 
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError, TurnNotFoundError
-from turnwire.core.journal.turn_journal import TurnJournal
+from turnwire.core.journal.turn_journal import current_journal
 from turnwire.core.log.events import InputEvent, InputMode, Joined, MessageEvent
 from turnwire.core.log.files import ATTACHED
 from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.log.scope import current_turn
 from turnwire.core.log.state import OPENING_POSITION, TurnFold
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
@@ -49,10 +49,9 @@ def collected_message(record: TurnRecord, fold: TurnFold) -> str:
 class TurnInputs:
     """Takes queued messages of the session into a running turn."""
 
-    __slots__ = ("_limits", "_log", "_record", "_settled", "_store", "_taken", "journal")
+    __slots__ = ("_limits", "_log", "_record", "_settled", "_store", "_taken")
 
     def __init__(self, store: Store, record: TurnRecord, log: TurnLog, limits: LogLimits) -> None:
-        self.journal: TurnJournal | None = None
         self._store = store
         self._record = record
         self._log = log
@@ -75,18 +74,19 @@ class TurnInputs:
 
         `place` is the run whose model call comes next, for an agent that journals its model calls. Raises StoreError.
         """
-        if self.journal is None:
-            return await self._take_queued("steer")
+        journal = current_journal()
+        if journal is None:
+            return []  # In a thread, whose work is not journaled.
         if place is None:
-            return await self.take_at(self.journal.place("input"))
-        return await self._take(*self.journal.next_call(place))
+            return await self.take_at(journal.place("input"))
+        return await self._take(*journal.next_call(place))
 
     async def is_due(self) -> bool:
         """Return True if `take_at` may return messages. Raises StoreError."""
-        if self.journal is not None:
-            if self.journal.has_recorded_inputs:
+        if (journal := current_journal()) is not None:
+            if journal.has_recorded_inputs:
                 return True
-            if self.journal.is_replaying:
+            if journal.is_replaying:
                 return False
         queued = await self._store.unfinished(self._record.session_id)
         taken = {message.turn_id for message in self._log.fold.inputs}
@@ -94,13 +94,14 @@ class TurnInputs:
 
     async def take_at(self, key: str) -> list[str]:
         """Return the messages that have come, for an agent that names the points where it takes them itself."""
-        return await self._take(key, self.journal is not None and self.journal.is_replaying)
+        journal = current_journal()
+        return await self._take(key, journal is not None and journal.is_replaying)
 
     async def _take(self, key: str, is_replayed: bool) -> list[str]:
-        messages: list[str] = []
+        journal, messages = current_journal(), list[str]()
         taken = self._taken.get(key, 0)
         # A call that broke off and is made again may find more messages, so there may be several entries.
-        while self.journal and (recorded := self.journal.recorded_inputs(f"{key}.{taken}")) is not None:
+        while journal and (recorded := journal.recorded_inputs(f"{key}.{taken}")) is not None:
             messages += recorded
             taken += 1
         if not is_replayed and (new := await self._take_queued("steer", f"{key}.{taken}")):
@@ -143,8 +144,8 @@ class TurnInputs:
         for event in events:
             self._log.append(event)
         messages = [event.content for event in events]
-        if key and self.journal is not None:
-            self.journal.record_inputs(key, messages)
+        if key and (journal := current_journal()) is not None:
+            journal.record_inputs(key, messages)
         await self._log.flush()
         await self.settle()
         return messages
@@ -169,17 +170,10 @@ class TurnInputs:
             pass  # It was cancelled or taken by another process at this moment.
 
 
-_inputs: ContextVar[TurnInputs | None] = ContextVar("turnwire_inputs", default=None)
-
-
-def set_inputs(inputs: TurnInputs) -> None:
-    """Set the inputs of the current task and of everything that is started from it."""
-    _inputs.set(inputs)
-
-
 def current_inputs() -> TurnInputs | None:
     """Return the inputs of the running turn, or None outside a turn."""
-    return _inputs.get()
+    scope = current_turn()
+    return None if scope is None else scope.inputs
 
 
 async def take_inputs() -> list[str]:
@@ -188,5 +182,5 @@ async def take_inputs() -> list[str]:
     For agents that are plain functions: call it where the agent can use them, such as before a model call. A message
     that no agent takes becomes the next turn. Outside a turn there are none.
     """
-    inputs = _inputs.get()
+    inputs = current_inputs()
     return [] if inputs is None else await inputs.take()

@@ -8,11 +8,12 @@ again, unless the agent says that its tool may be repeated.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from msgspec import Struct, field
+
 from turnwire.core.contracts.agents import Agent, repeats, resumes
-from turnwire.core.contracts.stores import Store, Suspension
-from turnwire.core.errors import EventRefusedError
+from turnwire.core.contracts.stores import Store
 from turnwire.core.journal.turn_journal import RecordedCall, Recording, fold_journal, is_inside
-from turnwire.core.log.codec import LoggedEvent, now_ms
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import (
     RESERVED,
     ApprovalRequestEvent,
@@ -35,8 +36,7 @@ from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import work_messages
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turn_log import TurnLog
-from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WORKER_LOST, Message, Step, Stop
-from turnwire.core.people.budget import Limits
+from turnwire.core.log.turns import WORKER_LOST, Message, Step, Stop
 
 MAX_RESTARTS = 3
 """The most restarts since the last finished call: a turn that is often lost may be what kills the workers."""
@@ -61,54 +61,65 @@ _NO_OUTPUTS = (
 _OWN = (TokenEvent, ReasoningEvent, HandoffEvent, ToolCallEvent, ToolResultEvent)
 
 
-def can_continue(agent: Agent, stop: Stop) -> bool:
-    """Return True if another worker can continue a turn of this agent after this stop."""
-    return resumes(agent) and stop in (HANDED_BACK, SHUTDOWN, WORKER_LOST)
+class TurnPast(Struct):
+    """The past of a turn that has run before: its journal, and its events since the last segment began."""
+
+    recording: Recording
+    texts: list[tuple[int, tuple[str, ...]]] = field(default_factory=list[tuple[int, tuple[str, ...]]])
+    """Positions and agent paths of text."""
+    events: list[LoggedEvent] = field(default_factory=list[LoggedEvent])
+    """All events but the text of the turn's own agent."""
+
+    def note(self, logged: LoggedEvent) -> None:
+        """Take an event of the log; they come in order."""
+        if logged.position <= self.recording.base:
+            return
+        is_text = logged.type in ("token", "reasoning")
+        if is_text:
+            self.texts.append((logged.position, logged.agent_path))
+        if not is_text or logged.agent_path:
+            self.events.append(logged)
 
 
-async def release_or_suspend(
-    log: TurnLog, store: Store, agent: Agent, limits: Limits, stop: Stop
-) -> Literal["queued", "waiting"] | None:
-    """Queue a turn for another worker, or suspend it if a person must decide first. Return its phase.
+class Recovery(Struct, frozen=True):
+    """How a turn goes on: a worker runs it, it waits for a person, or it has to end. `events` are written first."""
 
-    Return None if the turn has to end: it was restarted too often, or its log is full. Raises StoreError.
-    """
-    checkpoint = await store.checkpoint(log.turn_id)
+    phase: Literal["queued", "waiting", "ended"]
+    events: Sequence[Event] = ()
+
+
+async def read_past(store: Store, log: TurnLog) -> TurnPast:
+    """Read the past of a turn that has run here. Raises StoreError."""
     while True:
         position = log.position
         await log.flush()
-        recording = fold_journal(await store.journal(log.turn_id))
-        texts = await _texts(store, log, recording.base)
+        past = TurnPast(fold_journal(await store.journal(log.turn_id)))
+        async for events in read_all(store, log.turn_id, past.recording.base):
+            for logged in events:
+                past.note(logged)
         if log.position == position:  # Otherwise an agent that was left behind has written meanwhile.
-            break
-    fold = log.fold
-    if not recording.is_complete or fold.undecided:
-        return None
+            return past
+
+
+def recover(past: TurnPast, fold: TurnFold, agent: Agent | None, stop: Stop) -> Recovery:
+    """Decide how a turn goes on whose worker was lost or stops.
+
+    It ends if its agent does not continue, it was restarted too often, or the result of a call was not recorded.
+    """
+    recording, position = past.recording, fold.position
+    if agent is None or not resumes(agent) or not recording.is_complete or fold.undecided:
+        return Recovery("ended")
+    texts = [text for text in past.texts if not fold.is_void(text[0])]
     restart_at = restart_position(position, texts, recording, fold)
     doubtful = doubtful_calls(recording, fold, agent)
-    try:
-        if restart_at == position and stop is not WORKER_LOST and not doubtful:
-            log.append(StatusEvent(MOVING_ON))
-        elif fold.restarts_after(recording.last_finished) >= MAX_RESTARTS:
-            return None
-        else:
-            log.append(RestartEvent(restart_at, stop.reason))
-        for call in doubtful:
-            for event in repeat_requests(call, log.fold, OUTCOME_UNKNOWN):
-                log.append(event)
-    except EventRefusedError:
-        return None
-    return await _leave(log, limits, checkpoint, waits=bool(doubtful))
-
-
-async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool) -> Literal["queued", "waiting"]:
-    # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
-    log.close()
-    if waits:
-        await log.suspend(Suspension(limits.waits_until(now_ms()), checkpoint))
-        return "waiting"
-    await log.release()
-    return "queued"
+    if restart_at == position and stop is not WORKER_LOST and not doubtful:
+        return Recovery("queued", [StatusEvent(MOVING_ON)])
+    if fold.restarts_after(recording.last_finished) >= MAX_RESTARTS:
+        return Recovery("ended")
+    events: list[Event] = [RestartEvent(restart_at, stop.reason)]
+    for call in doubtful:
+        events += repeat_requests(call, fold, restart_at, OUTCOME_UNKNOWN)
+    return Recovery("waiting" if doubtful else "queued", events)
 
 
 def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
@@ -122,16 +133,6 @@ def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
             return fold.client_result(call_id) is not None
         case _:
             return last.epoch == 0
-
-
-async def _texts(store: Store, log: TurnLog, after: int) -> list[tuple[int, tuple[str, ...]]]:
-    """Return positions and agent paths of the text that readers have seen since a position."""
-    return [
-        (logged.position, logged.agent_path)
-        async for events in read_all(store, log.turn_id, after)
-        for logged in events
-        if logged.type in ("token", "reasoning") and not log.fold.is_void(logged.position)
-    ]
 
 
 def restart_position(
@@ -241,11 +242,11 @@ def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
     return decision is None or decision.approved
 
 
-def repeat_requests(call: RecordedCall, fold: TurnFold, reason: str) -> Iterator[Event]:
-    """Yield the events that ask a person whether a tool call may be repeated."""
+def repeat_requests(call: RecordedCall, fold: TurnFold, restart_at: int, reason: str) -> Iterator[Event]:
+    """Yield the events that ask a person, after a restart, whether a tool call may be repeated."""
     entry = call.entry
     tool, args, path = entry.names[0], entry.args or {}, entry.agent_path
-    if not fold.has_call(entry.call_id):
+    if not fold.has_call(entry.call_id, until=restart_at):
         yield ToolCallEvent(entry.call_id, tool, args, agent_path=path)
     yield ApprovalRequestEvent(entry.call_id, tool, args, reason, agent_path=path)
 

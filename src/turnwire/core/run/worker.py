@@ -18,9 +18,9 @@ from turnwire.core.contracts.stores import RUNNABLE, Store
 from turnwire.core.errors import StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.ids import new_id
 from turnwire.core.log.follow import fold_log
-from turnwire.core.log.turns import SHUTDOWN, WORKER_LOST, Stop, TurnRecord, cancelled
+from turnwire.core.log.turns import SHUTDOWN, Stop, TurnRecord, cancelled
 from turnwire.core.people.budget import Limits, Spending, UsageMeter
-from turnwire.core.run.execution import Execution, ExecutionState
+from turnwire.core.run.execution import Execution, ExecutionState, WorkerServices
 from turnwire.core.run.recovery import is_queued_by
 
 logger = logging.getLogger("turnwire.runner")
@@ -33,6 +33,38 @@ _ENDING_PATIENCE_SECONDS = 10
 _SAFE_PART = 0.8
 # The delay before a worker that spreads turns claims a new one: for each turn that it runs, and the longest.
 _SPREAD_SECONDS, _MAX_SPREAD_SECONDS = 0.005, 0.025
+
+
+class WorkerLease:
+    """The worker's id in the store, and how long its turns are safe from other workers."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self.id = new_id()
+        self._store = store
+        self._seconds = seconds
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self.safe_until = 0.0
+        # The ids that this worker has had, whose turns are to be taken over.
+        self._lost_ids: list[str] = []
+
+    async def renew(self, *, draining: bool) -> None:
+        requested_at = monotonic()
+        await self._store.renew(self.id, name=self._name, draining=draining)
+        self.safe_until = requested_at + _SAFE_PART * self._seconds
+
+    @property
+    def is_safe(self) -> bool:
+        return monotonic() < self.safe_until or not self._store.is_shared
+
+    def give_up(self) -> None:
+        """Take another id: under the old one, renewals would keep the lost turns from being taken over."""
+        self._lost_ids.append(self.id)
+        self.id = new_id()
+
+    async def retire_lost(self) -> None:
+        while self._lost_ids:
+            await self._store.retire(self._lost_ids[-1])
+            self._lost_ids.pop()
 
 
 class TurnWorker:
@@ -57,18 +89,15 @@ class TurnWorker:
         *,
         spreads: bool = False,
     ) -> None:
-        self.id = new_id()
         self.running: dict[str, Execution] = {}
-        self._store = store
+        self._services = WorkerServices(store, limits, history_source, self._release)
         self._agents = agents
-        self._limits = limits
-        self._history_source = history_source
         self._spending = spending
         self._on_continued = on_continued
         self._on_settled = on_settled
         self._chores = chores
         self._spreads = spreads
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._lease = WorkerLease(store, limits.lease)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -78,17 +107,27 @@ class TurnWorker:
         self._has_commands = True
         # Held from the claim of a turn until it is in `running`.
         self._claiming = asyncio.Lock()
-        self._safe_until = 0.0
-        self._lost_ids: list[str] = []
-        self._taken_over: set[str] = set()
         self._unwatch: list[Callable[[], None]] = []
         self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def id(self) -> str:
+        """Return the id under which this worker claims turns. It changes when the lease runs out."""
+        return self._lease.id
+
+    @property
+    def _store(self) -> Store:
+        return self._services.store
+
+    @property
+    def _limits(self) -> Limits:
+        return self._services.limits
 
     async def open(self) -> None:
         """Recover the turns of lost workers, then start to claim turns."""
         self._draining = False
         await self._renew()
-        executions = await self._take_over()
+        await self._take_over()
         self._watch()
         self._loops = [
             asyncio.create_task(self._work()),
@@ -98,8 +137,6 @@ class TurnWorker:
         ]
         if self._store.is_shared:
             self._loops.append(asyncio.create_task(self._guard_lease()))
-        if executions:
-            await asyncio.wait([asyncio.ensure_future(each.wait()) for each in executions], timeout=self._limits.lease)
         self.wake()
 
     def wake(self, *, for_commands: bool = False) -> None:
@@ -189,10 +226,8 @@ class TurnWorker:
         if self._spreads and self.running:
             await asyncio.sleep(min(_SPREAD_SECONDS * len(self.running), _MAX_SPREAD_SECONDS))
         async with self._claiming:
-            free = self._limits.max_worker_turns - len(self.running)
-            if self._spreads:
-                free = min(free, len(self.running) + 1)
-            if self._draining or free <= 0 or not self._is_safe:
+            free = self._free_room
+            if self._draining or free <= 0 or not self._lease.is_safe:
                 return
             worker = self.id
             claimed = await self._store.claim_next(worker, free)
@@ -208,16 +243,15 @@ class TurnWorker:
         elif claimed and (self._store.is_shared or len(claimed) == free):
             self.wake()  # The store may have more turns; a shared one may have skipped some that others held.
 
-    def _execute(self, record: TurnRecord, stop: Stop | None = None) -> Execution:
-        execution = Execution(
-            self._store,
-            self._agents.get(record.agent),
-            record,
-            self._limits,
-            self._release,
-            self._history_source,
-            UsageMeter(record, self._limits.max_steps_per_turn, self._spending),
-        )
+    @property
+    def _free_room(self) -> int:
+        """Return how many more turns this worker runs now."""
+        free = self._limits.max_worker_turns - len(self.running)
+        return min(free, len(self.running) + 1) if self._spreads else free
+
+    def _execute(self, record: TurnRecord, stop: Stop | None = None, *, is_lost: bool = False) -> Execution:
+        meter = UsageMeter(record, self._limits.max_steps_per_turn, self._spending)
+        execution = Execution(self._services, self._agents.get(record.agent), record, meter, is_lost=is_lost)
         if stop is not None:
             execution.stop(stop)
         self.running[record.id] = execution
@@ -233,9 +267,6 @@ class TurnWorker:
             del self.running[execution.turn_id]
         if not self.running:
             self._idle.set()
-        if execution.turn_id in self._taken_over:
-            self._taken_over.discard(execution.turn_id)
-            logger.warning("turn %s had lost its worker; now it is %s", execution.turn_id, execution.state.name)
         if execution.state in (ExecutionState.ENDED, ExecutionState.SUSPENDED):
             self._on_settled(execution.record, execution.state is ExecutionState.ENDED)
         if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
@@ -253,13 +284,7 @@ class TurnWorker:
     # The lease
 
     async def _renew(self) -> None:
-        requested_at = monotonic()
-        await self._store.renew(self.id, name=self._name, draining=self._draining)
-        self._safe_until = requested_at + _SAFE_PART * self._limits.lease
-
-    @property
-    def _is_safe(self) -> bool:
-        return monotonic() < self._safe_until or not self._store.is_shared
+        await self._lease.renew(draining=self._draining)
 
     async def _keep_lease(self) -> None:
         while True:
@@ -272,7 +297,7 @@ class TurnWorker:
         while True:
             await self._renewed.wait()
             self._renewed.clear()
-            if self._is_safe:
+            if self._lease.is_safe:
                 await _log_failure(self._find_orphans(), "this worker's turns could not be compared")
                 await _log_failure(self._take_over(), "turns of lost workers could not be taken over")
                 await _log_failure(self._chores(), "overdue approvals could not be denied")
@@ -281,30 +306,30 @@ class TurnWorker:
     async def _guard_lease(self) -> None:
         """Abandon all turns when other workers may consider this one lost."""
         while True:
-            await asyncio.sleep(max(0.02, self._safe_until - monotonic()))
-            if not self._is_safe and self.running:
+            await asyncio.sleep(max(0.02, self._lease.safe_until - monotonic()))
+            if not self._lease.is_safe and self.running:
                 logger.error("the lease of worker %s ran out; its %d turns are abandoned", self.id, len(self.running))
                 for execution in list(self.running.values()):
                     execution.abandon()
-                # Under the old id, this worker's renewals would keep those turns from being taken over.
-                self._lost_ids.append(self.id)
-                self.id = new_id()
+                self._lease.give_up()
                 self._watch()
 
-    async def _take_over(self) -> list[Execution]:
-        """Continue or end the turns of lost workers."""
-        while self._lost_ids:
-            await self._store.retire(self._lost_ids[-1])
-            self._lost_ids.pop()
+    async def _take_over(self) -> None:
+        """Continue or end the turns of lost workers. Those beyond the room here are left to any worker."""
+        await self._lease.retire_lost()
         async with self._claiming:
             worker = self.id
             records = [] if self._draining else await self._store.take_over(worker)
             if not records or worker != self.id:
-                return []
+                return
             metrics.TAKEOVERS.add(count=len(records))
             stops = await self._commanded_stops(worker)
-            self._taken_over.update(record.id for record in records)
-            return [self._execute(record, stops.get(record.id, WORKER_LOST)) for record in records]
+            room = self._free_room
+            for index, record in enumerate(records):
+                self._on_continued(record)
+                execution = self._execute(record, stops.get(record.id), is_lost=True)
+                if index >= room:
+                    execution.release_after_step()
 
     async def _find_orphans(self) -> None:
         """Run the turns that the store counts as this worker's and that do not run here.
@@ -317,11 +342,11 @@ class TurnWorker:
             for turn in await self._store.claimed(worker, except_for=list(self.running)):
                 logger.warning("turn %s belongs to this worker, which does not run it; it is claimed again", turn.id)
                 with suppress(TurnEndedError, TurnTakenError, TurnNotFoundError):
-                    stop = WORKER_LOST if await self._has_begun(turn) else None
+                    is_lost = await self._has_begun(turn)
                     record = await self._store.claim(turn.id, worker)
                     if worker != self.id:
                         return  # The lease ran out meanwhile, and with it these claims.
-                    self._execute(record, stop)
+                    self._execute(record, is_lost=is_lost)
 
     async def _has_begun(self, turn: TurnRecord) -> bool:
         """Return False if this worker's claim is the first one since the turn was queued, so that no agent runs it.
