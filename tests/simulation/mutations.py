@@ -86,8 +86,8 @@ def _command() -> list[_Patch]:
 def _retried_end() -> list[_Patch]:
     write_end = Execution._write_end
 
-    async def write_end_once(execution: Execution, stop: Any) -> None:
-        task = asyncio.ensure_future(write_end(execution, stop))
+    async def write_end_once(execution: Execution, *details: Any) -> None:
+        task = asyncio.ensure_future(write_end(execution, *details))
         await asyncio.wait([task], timeout=0.05)
         if not task.done():
             task.cancel()
