@@ -6,14 +6,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.retrieval.paper import opened, pdf, word
-from turnwire.assembly import LIBRARY_FILE
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.retrieval import indexer
+from turnwire.retrieval.service import LIBRARY_FILE
 
 
 @pytest.fixture(autouse=True)
 def no_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWIRE_EMBEDDINGS", "off")
+    monkeypatch.setenv("TURNWIRE_DOCUMENTS_EMBEDDINGS", "off")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_library_of_another_version_is_refused_with_a_reason(data: Path, docs: P
 
 
 def test_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWIRE_MAX_DOCUMENT_BYTES", "100")
+    monkeypatch.setenv("TURNWIRE_DOCUMENTS_MAX_BYTES", "100")
     assert "white.docx: it is over the limit of 100 bytes" in call(data, docs).stderr
 
 
