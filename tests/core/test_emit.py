@@ -108,9 +108,23 @@ async def test_emit_after_the_end_of_the_turn_raises(store: Store) -> None:
         assert await desk.events(turn) == before
 
 
-async def test_emit_outside_a_turn_does_nothing() -> None:
-    emit(StatusEvent("nobody listens"))
-    await asyncio.to_thread(emit, StatusEvent("nobody listens there either"))
+async def test_emit_outside_a_turn_does_not_write_to_a_turn_that_runs(store: Store) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def agent(turn: Turn) -> AsyncIterator[str]:
+        begun.set()
+        await go_on.wait()
+        yield "inside"
+
+    async with open_desk(store, agent) as desk:
+        turn = await desk.start()
+        async with asyncio.timeout(BOUND):
+            await begun.wait()
+        emit(StatusEvent("nobody listens"))
+        await asyncio.to_thread(emit, StatusEvent("nobody listens there either"))
+        go_on.set()
+        events = await desk.events(turn)
+    assert StatusEvent not in map(type, events)
 
 
 async def test_emit_of_a_refused_event_raises_in_the_tool(store: Store) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.contracts.turns import BOUND
 from tests.core.desk import open_desk
 from turnwire import Turn, emit_state
 from turnwire.core.contracts.stores import Store
@@ -106,8 +107,22 @@ async def test_models_and_dataclasses_are_states_and_other_objects_are_refused(s
     assert len(refused) == 2
 
 
-def test_state_outside_a_turn_is_not_written() -> None:
-    emit_state({"alone": True})
+async def test_state_outside_a_turn_is_not_written_to_a_turn_that_runs(store: Store) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def agent(turn: Turn) -> AsyncIterator[str]:
+        begun.set()
+        await go_on.wait()
+        yield "inside"
+
+    async with open_desk(store, agent) as desk:
+        turn = await desk.start()
+        async with asyncio.timeout(BOUND):
+            await begun.wait()
+        emit_state({"alone": True})
+        go_on.set()
+        events = await desk.events(turn)
+    assert changes(events) == []
 
 
 def test_restart_takes_back_the_state_and_the_next_one_is_whole() -> None:

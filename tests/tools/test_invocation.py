@@ -132,8 +132,14 @@ async def test_emit_and_progress_work_inside_a_tool(store: Store, kind: str) -> 
     ]
 
 
-async def test_progress_outside_a_call_does_nothing() -> None:
-    progress("nobody listens")
+async def test_progress_outside_a_call_does_not_write_to_a_turn(store: Store) -> None:
+    async def answer(turn: Turn) -> AsyncIterator[Event | str]:
+        progress("nobody listens")
+        yield "inside"
+
+    async with open_desk(store, answer) as desk:
+        events = await desk.events(await desk.start())
+    assert ToolProgressEvent not in map(type, events)
 
 
 async def test_tool_of_an_ended_turn_is_stopped_by_emit(store: Store) -> None:
