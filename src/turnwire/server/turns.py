@@ -30,7 +30,7 @@ from turnwire.server.messages import Cursor, MessageBody
 from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive
-from turnwire.server.streams.replay import StateReader
+from turnwire.server.streams.stored_log import StateReader
 from turnwire.settings import Settings
 
 Result = TypeVar("Result")

@@ -202,7 +202,7 @@ class ScriptedModel:
         self._news = asyncio.Condition()
         self._requests_awaited = 0
         self._aborts_awaited = 0
-        self._clients: list[_Connection] = []
+        self._clients: list[_ScriptedProtocol] = []
 
     @property
     def connections(self) -> int:
@@ -248,10 +248,10 @@ class ScriptedModel:
 
     # Used by connections
 
-    def connected(self, connection: "_Connection") -> None:
+    def connected(self, connection: "_ScriptedProtocol") -> None:
         self._clients.append(connection)
 
-    async def answer(self, request: ModelRequest, connection: "_Connection") -> bool:
+    async def answer(self, request: ModelRequest, connection: "_ScriptedProtocol") -> bool:
         """Answer one request. Return False if the connection cannot be used again."""
         self.requests.append(request)
         await self._notify()
@@ -275,7 +275,7 @@ class ScriptedModel:
             return True
         return await self._watched(connection.send_answer(reply, wire, request.body), connection)
 
-    async def _answer_gemini(self, request: ModelRequest, connection: "_Connection", *, streams: bool) -> bool:
+    async def _answer_gemini(self, request: ModelRequest, connection: "_ScriptedProtocol", *, streams: bool) -> bool:
         reply = self._next_reply(request)
         if isinstance(reply, Failure):
             error = gemini_error(reply.status or 0, reply.error)
@@ -285,7 +285,7 @@ class ScriptedModel:
             return True
         return await self._watched(connection.send_answer(reply, gemini, request.body), connection)
 
-    async def _answer_messages(self, request: ModelRequest, connection: "_Connection") -> bool:
+    async def _answer_messages(self, request: ModelRequest, connection: "_ScriptedProtocol") -> bool:
         reply = self._next_reply(request)
         if isinstance(reply, Failure):
             body = messages_error(reply.status or 0, reply.error)
@@ -306,7 +306,7 @@ class ScriptedModel:
         assert plan is not None
         return plan if isinstance(plan, ScriptedAnswer | Failure) else plan(request)
 
-    async def _watched(self, sending: Any, connection: "_Connection") -> bool:
+    async def _watched(self, sending: Any, connection: "_ScriptedProtocol") -> bool:
         sent = asyncio.ensure_future(sending)
         left = asyncio.ensure_future(connection.left.wait())
         try:
@@ -321,14 +321,14 @@ class ScriptedModel:
             return False
         return sent.result()
 
-    async def _answer_models(self, connection: "_Connection") -> bool:
+    async def _answer_models(self, connection: "_ScriptedProtocol") -> bool:
         if isinstance(self.models, Failure):
             return await connection.send_failure(self.models)
         rows = [{"id": name, "object": "model", "owned_by": self.owner} for name in self.models]
         await connection.send_json(200, {}, {"object": "list", "data": rows})
         return True
 
-    async def _answer_embeddings(self, request: ModelRequest, connection: "_Connection") -> bool:
+    async def _answer_embeddings(self, request: ModelRequest, connection: "_ScriptedProtocol") -> bool:
         if self.embedding_failures:
             return await connection.send_failure(self.embedding_failures.pop(0))
         texts = request.body["input"]
@@ -400,7 +400,7 @@ def _packed(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-class _Connection(asyncio.Protocol):
+class _ScriptedProtocol(asyncio.Protocol):
     """The connection of one client: reads HTTP/1.1 requests, and notices at once when the client leaves."""
 
     def __init__(self, server: ScriptedModel) -> None:
@@ -491,7 +491,7 @@ class _Connection(asyncio.Protocol):
 async def scripted_model(*plans: Plan) -> AsyncGenerator[ScriptedModel]:
     """Serve on a free port until the block ends."""
     server = ScriptedModel(plans)
-    listening = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 0)
+    listening = await asyncio.get_running_loop().create_server(lambda: _ScriptedProtocol(server), "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
     try:
         yield server

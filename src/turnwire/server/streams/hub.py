@@ -16,13 +16,13 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.streams.connection import Connection, QuietConnection, Send
 from turnwire.server.streams.pump import TurnPump, TurnReader
-from turnwire.server.streams.replay import StateReader, TurnReplay
 from turnwire.server.streams.resume import ResumePoint, Void
+from turnwire.server.streams.stored_log import EndedTurnReader, StateReader
 from turnwire.settings import Settings
 
 _NEAR_EVENTS = 256
 
-Reader = TurnReader | TurnReplay
+Reader = TurnReader | EndedTurnReader
 
 
 class StreamHub:
@@ -117,14 +117,14 @@ class StreamHub:
         if point.position > 0:
             metrics.RESUMES.add()
         if record.phase == "ended":
-            return TurnReplay(self._store, record.id, connection, point.position, point.void)
+            return EndedTurnReader(self._store, record.id, connection, point.position, point.void)
         return TurnReader(self._pump_for(record, connection.wire, point), connection, point.position)
 
     def _pump_for(self, record: TurnRecord, wire: Wire, point: ResumePoint) -> TurnPump:
         key = record.id, wire.key, point.void
         pump = self._pumps.get(key)
         if pump is None:
-            # The window begins at the reader if it is near the end; a reader that is far behind replays the log first.
+            # The window begins at the reader if it is near the end; a reader that is far behind reads the log first.
             is_near = record.last_position - point.position <= _NEAR_EVENTS
             start = point.position if is_near else record.last_position
             if wire.keeps_state:

@@ -17,8 +17,8 @@ from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.core.log.follow import Follower
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
-from turnwire.server.streams.replay import Replay, StateReader
 from turnwire.server.streams.resume import Void, settled_encoder
+from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 
 logger = logging.getLogger("turnwire.streams")
 
@@ -253,11 +253,11 @@ class TurnReader:
 
     async def _catch_up(self) -> None:
         pump = self.pump
-        replay = Replay(pump.store, pump.turn_id, self.connection, self.position, pump.void)
+        writer = StoredLogWriter(pump.store, pump.turn_id, self.connection, self.position, pump.void)
         try:
             while self.position < pump.base and not self.connection.is_finished:
-                await replay.write_page()
-                self.position = replay.position
+                await writer.write_page()
+                self.position = writer.position
         except Exception:
             logger.exception("a reader of turn %s could not catch up", pump.turn_id)
             self.connection.abort()

@@ -255,7 +255,7 @@ class SocketReader(Connection):
 
     def _end(self, *, whole: bool) -> None:
         self.is_finished = True
-        # Later, because the pump or replay that writes is still running.
+        # Later, because what writes is still running.
         asyncio.get_running_loop().call_soon(self._ended, whole)
 
 

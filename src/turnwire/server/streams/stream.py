@@ -19,8 +19,8 @@ from turnwire.server.request import Request, body_headers
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
 from turnwire.server.streams.hub import Reader, StreamHub
-from turnwire.server.streams.replay import EncoderFor, StateReader, stream_session
 from turnwire.server.streams.resume import START, ResumePoint, first_frame, void_of
+from turnwire.server.streams.stored_log import EncoderFor, StateReader, stream_session
 from turnwire.server.turns import chat_error
 
 logger = logging.getLogger("turnwire.streams")

@@ -41,14 +41,14 @@ class McpConnection:
         self._timeout = timeout
         self._client: Client | None = None
         self._failure = "it was closed"
-        self._settled = asyncio.Event()
+        self._tried = asyncio.Event()
         self._ended = asyncio.Event()
         self._listed_at = 0.0
         self._questions = _QuestionOrder()
         # In an empty context, because the connection belongs to no turn.
         self.task = asyncio.create_task(self._hold(transport), name=f"mcp-{server}", context=Context())
         # A callback, because a task that is cancelled before it begins never runs.
-        self.task.add_done_callback(self._settle)
+        self.task.add_done_callback(self._note_end)
 
     @property
     def is_over(self) -> bool:
@@ -56,7 +56,7 @@ class McpConnection:
 
     async def ready(self) -> None:
         """Wait until the connection can be used. Raise AgentError, which says why it cannot."""
-        await self._settled.wait()
+        await self._tried.wait()
         if self._client is None:
             raise AgentError(
                 f"The MCP server {self._server!r} is not available: {self._failure}.",
@@ -121,7 +121,7 @@ class McpConnection:
     async def close(self) -> None:
         """Close, and wait for the program to end, but not for one that cannot be killed."""
         self._ended.set()
-        if not self._settled.is_set():
+        if not self._tried.is_set():
             self.task.cancel()
         _, unfinished = await asyncio.wait({self.task}, timeout=_CLOSE_SECONDS)
         for task in unfinished:
@@ -140,14 +140,14 @@ class McpConnection:
                     client = await stack.enter_async_context(connecting)
                     await self._list_tools(client)
                 self._client = client
-                self._settled.set()
+                self._tried.set()
                 await self._ended.wait()
         except Exception as error:
             self._fail(_first(error))
 
-    def _settle(self, _: object) -> None:
+    def _note_end(self, _: object) -> None:
         self._ended.set()
-        self._settled.set()
+        self._tried.set()
 
     async def _list_tools(self, client: Client) -> None:
         tools: list[types.Tool] = []

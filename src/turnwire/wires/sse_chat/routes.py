@@ -21,8 +21,8 @@ from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection
-from turnwire.server.streams.replay import Replay, StateReader
 from turnwire.server.streams.resume import BYTES, FRAMES, ResumePoint, find_point, is_void, void_of
+from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 from turnwire.server.streams.stream import (
     SessionSource,
     Stream,
@@ -352,9 +352,9 @@ class LogSource(StreamSource):
 
     async def write(self, connection: Connection) -> None:
         connection.takes_heartbeat = lambda: False
-        replay = Replay(self._store, self._record.id, connection, 0)
-        while not connection.is_finished and replay.position < self._record.last_position:
-            await replay.write_page()
+        writer = StoredLogWriter(self._store, self._record.id, connection, 0)
+        while not connection.is_finished and writer.position < self._record.last_position:
+            await writer.write_page()
         if not connection.is_blocked:
             connection.write(b"", last=True)
 

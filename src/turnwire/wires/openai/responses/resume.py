@@ -23,7 +23,6 @@ from turnwire.core.log.events import (
 from turnwire.core.log.follow import follow
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
-from turnwire.server.streams.replay import StateReader
 from turnwire.server.streams.resume import (
     FRAMES,
     EncodedWalk,
@@ -36,6 +35,7 @@ from turnwire.server.streams.resume import (
     void_of,
     walk_log,
 )
+from turnwire.server.streams.stored_log import StateReader
 from turnwire.wires.openai.responses.encoder import OpenAIResponses, ResponsesEncoder
 
 # Response objects

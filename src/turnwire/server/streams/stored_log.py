@@ -1,6 +1,6 @@
-"""Replays: a log written from the store, page by page, at the reader's pace.
+"""A log from the store, written page by page at the pace of its reader.
 
-They serve readers of an ended turn, and readers that are too far behind a running one. All pages have about the same
+It serves readers of an ended turn, and readers that are too far behind a running one. All pages have about the same
 number of bytes, however large their events are, because a blocked reader keeps a page in memory.
 """
 
@@ -33,7 +33,7 @@ class StateReader(LogReader, Protocol):
     async def turn_state(self, turn_id: str) -> TurnState | None: ...
 
 
-class Replay:
+class StoredLogWriter:
     """One reader's pass over a log. With an `encoder` the stream has several turns, and does not end with this one."""
 
     def __init__(
@@ -103,24 +103,24 @@ class Replay:
         self.position = gone.first_kept - 1
 
 
-class TurnReplay:
+class EndedTurnReader:
     """One reader of a turn that has ended."""
 
     __slots__ = ("_task",)
 
     def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int, void: Void = ()) -> None:
-        replay = Replay(store, turn_id, connection, after, void)
-        self._task = asyncio.create_task(self._write_all(replay, turn_id, connection))
+        writer = StoredLogWriter(store, turn_id, connection, after, void)
+        self._task = asyncio.create_task(self._write_all(writer, turn_id, connection))
 
     def close(self) -> None:
         self._task.cancel()
 
-    async def _write_all(self, replay: Replay, turn_id: str, connection: Connection) -> None:
+    async def _write_all(self, writer: StoredLogWriter, turn_id: str, connection: Connection) -> None:
         try:
             while not connection.is_finished:
-                await replay.write_page()
+                await writer.write_page()
         except Exception:
-            logger.exception("turn %s could not be replayed", turn_id)
+            logger.exception("turn %s could not be written to a reader", turn_id)
             connection.abort()
 
 
@@ -158,15 +158,15 @@ async def stream_session(
 
 
 async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection, encoder: Encoder) -> None:
-    replay = Replay(store, turn_id, connection, position, encoder=encoder)
+    writer = StoredLogWriter(store, turn_id, connection, position, encoder=encoder)
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:
-        while not replay.has_ended and not connection.is_finished:
+        while not writer.has_ended and not connection.is_finished:
             changed.clear()
-            before = replay.position
-            await replay.write_page()
-            if replay.position == before:
+            before = writer.position
+            await writer.write_page()
+            if writer.position == before:
                 await changed.wait()
     finally:
         unwatch()
