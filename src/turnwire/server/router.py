@@ -71,7 +71,10 @@ class Route(Struct, frozen=True):
 
 
 class RouteGroup:
-    """Routes of the JSON API with one tag, each declared above its endpoint."""
+    """Routes of the JSON API with one tag, each declared above its endpoint.
+
+    A GET needs the scope `read` and takes a slot, others need `write`, unless they are declared otherwise.
+    """
 
     def __init__(self, tag: str) -> None:
         self.tag = tag
@@ -83,27 +86,16 @@ class RouteGroup:
         path: str,
         summary: str,
         *,
-        access: Access | Callable[[Settings], Access],
-        takes_slot: bool | None = None,
+        access: Access | Callable[[Settings], Access] | None = None,
         max_upload_bytes: Callable[[Settings], int] | None = None,
         **fields: Any,
     ) -> Callable[[Endpoint], Endpoint]:
-        """Declare the decorated endpoint; `fields` are those of `Route`. A GET takes a slot unless told otherwise."""
+        """Declare the decorated endpoint; `fields` are further ones of `Route`."""
+        fields = {"takes_slot": method == "GET", **fields, "max_upload_bytes": max_upload_bytes}
+        access = access or ("read" if method == "GET" else "write")
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            is_slotted = method == "GET" if takes_slot is None else takes_slot
-            route = Route(
-                method,
-                path,
-                endpoint,
-                summary,
-                self.tag,
-                access=access,
-                takes_slot=is_slotted,
-                max_upload_bytes=max_upload_bytes,
-                **fields,
-            )
-            self.routes.append(route)
+            self.routes.append(Route(method, path, endpoint, summary, self.tag, access=access, **fields))
             return endpoint
 
         return declare

@@ -82,12 +82,12 @@ def _identity(services: Services, caller: Caller | None) -> Json:
     }
 
 
-@_BUDGET.route("GET", "/v1/budget", "The tokens you have used today, and have left", access="read")
+@_BUDGET.route("GET", "/v1/budget", "The tokens you have used today, and have left")
 async def show_budget(request: Request, services: Services) -> Json:
     return _budget_json(await services.runner.budget(request.caller.principal))
 
 
-@_BUDGET.route("GET", "/v1/prices", "The prices of models, in US dollars per million tokens", access="read")
+@_BUDGET.route("GET", "/v1/prices", "The prices of models, in US dollars per million tokens")
 async def list_prices(request: Request, services: Services) -> Json:
     return {"prices": {model: price.model_dump() for model, price in services.settings.model_prices.items()}}
 
@@ -102,7 +102,7 @@ def _budget_json(budget: Budget) -> Json:
     }
 
 
-@_AGENTS.route("GET", "/v1/agents", "The agents by name; the first one answers by default", access="read")
+@_AGENTS.route("GET", "/v1/agents", "The agents by name; the first one answers by default")
 async def list_agents(request: Request, services: Services) -> Json:
     default = next(iter(services.agents))
     return {
@@ -123,7 +123,7 @@ async def list_agents(request: Request, services: Services) -> Json:
     }
 
 
-@_PUSH.route("GET", "/v1/push", "The key that browsers subscribe to notifications with", access="read")
+@_PUSH.route("GET", "/v1/push", "The key that browsers subscribe to notifications with")
 async def show_push_key(request: Request, services: Services) -> Json:
     return {"public_key": await _notifier(services).public_key()}
 
@@ -132,7 +132,6 @@ async def show_push_key(request: Request, services: Services) -> Json:
     "POST",
     "/v1/push/subscriptions",
     "Notify this browser when a turn of yours ends or asks",
-    access="write",
     body=PushSubscriptionBody,
     status=201,
 )
@@ -149,14 +148,7 @@ async def subscribe(request: Request, services: Services) -> Json:
     return {"endpoint": body.endpoint}
 
 
-@_PUSH.route(
-    "DELETE",
-    "/v1/push/subscriptions",
-    "Notify this browser no more",
-    access="write",
-    body=PushEndpointBody,
-    status=204,
-)
+@_PUSH.route("DELETE", "/v1/push/subscriptions", "Notify this browser no more", body=PushEndpointBody, status=204)
 async def unsubscribe(request: Request, services: Services) -> None:
     body = await request.parse_body(PushEndpointBody)
     await _notifier(services).unsubscribe(request.caller.principal, body.endpoint)

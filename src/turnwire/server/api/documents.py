@@ -43,7 +43,7 @@ def _indexer(services: Services) -> DocumentIndexer:
     return services.documents
 
 
-@_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", access="read", query=DocumentsQuery)
+@_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", query=DocumentsQuery)
 async def list_documents(request: Request, services: Services) -> Json:
     indexer, query, owner = _indexer(services), request.parse_query(DocumentsQuery), request.caller.principal
     if query.after is not None:
@@ -66,7 +66,6 @@ async def list_documents(request: Request, services: Services) -> Json:
     "GET",
     "/v1/documents/{id}",
     "A document's text; with start and end, the passage between them and its context",
-    access="read",
     query=PassageQuery,
 )
 async def show_document(request: Request, services: Services) -> Json:
@@ -91,7 +90,6 @@ async def show_document(request: Request, services: Services) -> Json:
     "POST",
     "/v1/documents",
     "Upload a document; it is yours alone",
-    access="write",
     status=201,
     max_upload_bytes=lambda settings: settings.max_document_bytes,
 )
@@ -104,7 +102,7 @@ async def upload(request: Request, services: Services) -> Json:
     return _document_json(await indexer.add(name, file.content, request.caller.principal))
 
 
-@_DOCUMENTS.route("DELETE", "/v1/documents/{id}", "Delete a document that you uploaded", access="write", status=204)
+@_DOCUMENTS.route("DELETE", "/v1/documents/{id}", "Delete a document that you uploaded", status=204)
 async def delete(request: Request, services: Services) -> None:
     indexer = _indexer(services)
     document = await asyncio.to_thread(indexer.library.document, request.id_param(), owner=request.caller.principal)

@@ -83,7 +83,7 @@ async def show_metrics(request: Request, services: Services) -> None:
     await request.respond_text(render([*await server_readings(services), *of_process]), MEDIA_TYPE)
 
 
-@_OPERATIONS.route("GET", "/v1/workers", "The workers, and the unfinished turns", access="read")
+@_OPERATIONS.route("GET", "/v1/workers", "The workers, and the unfinished turns")
 async def list_workers(request: Request, services: Services) -> Json:
     if "operate" not in request.caller.scopes:
         own = await services.store.under_way(request.caller.principal, _MAX_TURNS)

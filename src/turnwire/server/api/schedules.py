@@ -13,7 +13,7 @@ from turnwire.server.services import Services
 _SCHEDULES = RouteGroup("schedules")
 
 
-@_SCHEDULES.route("POST", "/v1/schedules", "Send a message at set times", access="write", body=ScheduleBody, status=201)
+@_SCHEDULES.route("POST", "/v1/schedules", "Send a message at set times", body=ScheduleBody, status=201)
 async def add(request: Request, services: Services) -> Json:
     body, caller = await request.parse_body(ScheduleBody), request.caller
     if body.agent is not None and body.agent not in services.agents:
@@ -32,18 +32,14 @@ async def add(request: Request, services: Services) -> Json:
     return await _schedule_json(services.scheduler, added)
 
 
-@_SCHEDULES.route("GET", "/v1/schedules", "Your schedules, newest first, with their next and last runs", access="read")
+@_SCHEDULES.route("GET", "/v1/schedules", "Your schedules, newest first, with their next and last runs")
 async def list_schedules(request: Request, services: Services) -> Json:
     found = await services.scheduler.list(request.caller.principal)
     return {"schedules": [await _schedule_json(services.scheduler, schedule) for schedule in found]}
 
 
 @_SCHEDULES.route(
-    "PATCH",
-    "/v1/schedules/{id}",
-    "Pause a schedule, or go on with the times after now",
-    access="write",
-    body=SchedulePatch,
+    "PATCH", "/v1/schedules/{id}", "Pause a schedule, or go on with the times after now", body=SchedulePatch
 )
 async def change(request: Request, services: Services) -> Json:
     body, schedule = await request.parse_body(SchedulePatch), await _find(request, services)
@@ -51,7 +47,7 @@ async def change(request: Request, services: Services) -> Json:
     return await _schedule_json(services.scheduler, changed)
 
 
-@_SCHEDULES.route("DELETE", "/v1/schedules/{id}", "Remove a schedule; its turns stay", access="write", status=204)
+@_SCHEDULES.route("DELETE", "/v1/schedules/{id}", "Remove a schedule; its turns stay", status=204)
 async def remove(request: Request, services: Services) -> None:
     await services.scheduler.remove(await _find(request, services))
     await request.respond(204)

@@ -52,14 +52,14 @@ class SessionQuery(BaseModel):
     limit: int = Field(100, ge=1, le=500, description="The most turns, the newest ones.")
 
 
-@_SESSIONS.route("POST", "/v1/sessions", "Create a session", access="write", body=SessionBody, status=201)
+@_SESSIONS.route("POST", "/v1/sessions", "Create a session", body=SessionBody, status=201)
 async def create(request: Request, services: Services) -> None:
     body = await request.parse_body(SessionBody) if request.has_body else SessionBody()
     session, created = await services.store.ensure_session(request.caller.principal, body.id, body.title)
     await request.respond_json(201 if created else 200, _session_json(session))
 
 
-@_SESSIONS.route("GET", "/v1/sessions", "List your sessions, newest activity first", access="read", query=SessionsQuery)
+@_SESSIONS.route("GET", "/v1/sessions", "List your sessions, newest activity first", query=SessionsQuery)
 async def list_sessions(request: Request, services: Services) -> Json:
     query, principal = request.parse_query(SessionsQuery), request.caller.principal
     async with services.searches.slot(principal) if query.search else nullcontext():
@@ -73,7 +73,7 @@ async def list_sessions(request: Request, services: Services) -> Json:
     }
 
 
-@_SESSIONS.route("GET", "/v1/sessions/{id}", "A session and its turns", access="read", query=SessionQuery)
+@_SESSIONS.route("GET", "/v1/sessions/{id}", "A session and its turns", query=SessionQuery)
 async def show_session(request: Request, services: Services) -> Json:
     query, session = request.parse_query(SessionQuery), await _find(request, services)
     turns = await services.store.list_turns(session.principal, session_id=session.id, limit=query.limit)
@@ -85,15 +85,13 @@ async def show_session(request: Request, services: Services) -> Json:
     }
 
 
-@_SESSIONS.route("PATCH", "/v1/sessions/{id}", "Rename a session", access="write", body=TitleBody)
+@_SESSIONS.route("PATCH", "/v1/sessions/{id}", "Rename a session", body=TitleBody)
 async def rename(request: Request, services: Services) -> Json:
     body = await request.parse_body(TitleBody)
     return _session_json(await services.store.rename_session(request.caller.principal, request.id_param(), body.title))
 
 
-@_SESSIONS.route(
-    "DELETE", "/v1/sessions/{id}", "Delete a session, its turns and their logs", access="write", status=204
-)
+@_SESSIONS.route("DELETE", "/v1/sessions/{id}", "Delete a session, its turns and their logs", status=204)
 async def delete(request: Request, services: Services) -> None:
     session = await _find(request, services)
     await services.runner.cancel_session(session.id)
@@ -101,7 +99,7 @@ async def delete(request: Request, services: Services) -> None:
     await request.respond(204)
 
 
-@_SESSIONS.route("GET", "/v1/sessions/{id}/export", "The whole conversation", access="read")
+@_SESSIONS.route("GET", "/v1/sessions/{id}/export", "The whole conversation")
 async def export(request: Request, services: Services) -> Json:
     session = await _find(request, services)
     async with services.searches.slot(session.principal):
@@ -123,7 +121,6 @@ async def export(request: Request, services: Services) -> Json:
     "POST",
     "/v1/sessions/{id}/turns",
     "Start a turn; follow it with GET /v1/turns/{id}/events",
-    access="write",
     parameters=[_KEY],
     body=MessageBody,
     status=202,
@@ -160,7 +157,6 @@ def _session_json(session: Session) -> Json:
     "POST",
     "/v1/sessions/{id}/files",
     "Upload a file for a message of the session, which names it by its digest",
-    access="write",
     status=201,
     max_upload_bytes=lambda settings: settings.max_file_bytes,
 )
@@ -176,7 +172,7 @@ async def upload(request: Request, services: Services) -> Json:
     return file_json(blob.info)
 
 
-@_SESSIONS.route("GET", "/v1/sessions/{id}/files", "The files of a session", access="read")
+@_SESSIONS.route("GET", "/v1/sessions/{id}/files", "The files of a session")
 async def list_files(request: Request, services: Services) -> Json:
     session = await _find(request, services)
     return {"files": [file_json(file) for file in await services.store.list_blobs(session.id)]}
@@ -186,7 +182,6 @@ async def list_files(request: Request, services: Services) -> Json:
     "GET",
     "/v1/sessions/{id}/files/{digest}",
     "A file of a session",
-    access="read",
     parameters=[_DIGEST],
     responses={"200": response("The file, with its own media type if a browser may show it")},
 )
@@ -221,9 +216,7 @@ def _disposition(kind: str, name: str | None) -> str:
 # Links by which anybody can read a session, without an account and without its private parts
 
 
-@_SHARES.route(
-    "POST", "/v1/sessions/{id}/share", "Make a link by which anybody can read the session", access="write", status=201
-)
+@_SHARES.route("POST", "/v1/sessions/{id}/share", "Make a link by which anybody can read the session", status=201)
 async def share(request: Request, services: Services) -> Json:
     session, token = await _find(request, services), secrets.token_urlsafe(32)
     link = Annotation(kind="share", key=_digest(token), principal=session.principal, at=now_ms(), session_id=session.id)
@@ -231,7 +224,7 @@ async def share(request: Request, services: Services) -> Json:
     return {"url": f"{request.base_url}/share/{token}", "token": token, "shared_at": time_text(link.at)}
 
 
-@_SHARES.route("DELETE", "/v1/sessions/{id}/share", "Revoke all links to the session", access="write", status=204)
+@_SHARES.route("DELETE", "/v1/sessions/{id}/share", "Revoke all links to the session", status=204)
 async def revoke(request: Request, services: Services) -> None:
     session = await _find(request, services)
     await services.store.remove_annotations("share", session.principal, session_id=session.id)

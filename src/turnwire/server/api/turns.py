@@ -51,7 +51,7 @@ class FeedbackQuery(BaseModel):
     limit: int = Field(50, ge=1, le=200)
 
 
-@_TURNS.route("GET", "/v1/turns", "List your turns, newest first", access="read", query=TurnsQuery)
+@_TURNS.route("GET", "/v1/turns", "List your turns, newest first", query=TurnsQuery)
 async def list_turns(request: Request, services: Services) -> Json:
     query, principal = request.parse_query(TurnsQuery), request.caller.principal
     session_id = None if query.session is None else (await services.store.find_session(principal, query.session)).id
@@ -64,7 +64,7 @@ async def list_turns(request: Request, services: Services) -> Json:
     return {"turns": [turn_json(turn) for turn in reversed(page)], "more": len(turns) > query.limit}
 
 
-@_TURNS.route("GET", "/v1/turns/{id}", "A turn's state so far, and the position to continue from", access="read")
+@_TURNS.route("GET", "/v1/turns/{id}", "A turn's state so far, and the position to continue from")
 async def show_turn(request: Request, services: Services) -> Json:
     return await _snapshot(services, await _find(request, services))
 
@@ -92,7 +92,7 @@ async def show_recording(request: Request, services: Services) -> None:
     await request.respond(200, body, headers)
 
 
-@_TURNS.route("GET", "/v1/turns/{id}/seal", "The seal of an ended turn, to check its log with", access="read")
+@_TURNS.route("GET", "/v1/turns/{id}/seal", "The seal of an ended turn, to check its log with")
 async def show_seal(request: Request, services: Services) -> Json:
     record = await _find(request, services)
     found = await services.store.seal(record.id)
@@ -105,7 +105,6 @@ async def show_seal(request: Request, services: Services) -> Json:
     "POST",
     "/v1/turns/{id}/cancel",
     "Stop a turn; answers when it has stopped, also if it had before",
-    access="write",
     responses={
         "200": _TURN,
         "202": response("The turn has not stopped in time; the command stands, and its worker obeys it"),
@@ -122,7 +121,6 @@ async def cancel(request: Request, services: Services) -> None:
     "POST",
     "/v1/turns/{id}/fork",
     "Start a turn that shares this one's log up to a position",
-    access="write",
     parameters=[_KEY],
     body=ForkBody,
     responses={"201": _TURN},
@@ -169,11 +167,7 @@ async def reply(request: Request, services: Services) -> Json:
 
 
 @_TURNS.route(
-    "POST",
-    "/v1/turns/{id}/tool-results",
-    "Send the result of a tool that the client has run",
-    access="write",
-    body=ToolResultBody,
+    "POST", "/v1/turns/{id}/tool-results", "Send the result of a tool that the client has run", body=ToolResultBody
 )
 async def send_tool_result(request: Request, services: Services) -> Json:
     body, record = await request.parse_body(ToolResultBody), await _find(request, services)
@@ -205,11 +199,7 @@ async def _snapshot(services: Services, record: TurnRecord) -> Json:
 
 
 @_FEEDBACK.route(
-    "PUT",
-    "/v1/turns/{id}/feedback",
-    "Rate a turn, with a note; a null value withdraws the rating",
-    access="write",
-    body=FeedbackBody,
+    "PUT", "/v1/turns/{id}/feedback", "Rate a turn, with a note; a null value withdraws the rating", body=FeedbackBody
 )
 async def rate(request: Request, services: Services) -> Json:
     body, record = await request.parse_body(FeedbackBody), await _find(request, services)
@@ -231,11 +221,7 @@ async def rate(request: Request, services: Services) -> Json:
 
 
 @_FEEDBACK.route(
-    "GET",
-    "/v1/feedback",
-    "Your feedback, newest turns first; everybody's for the scope `operate`",
-    access="read",
-    query=FeedbackQuery,
+    "GET", "/v1/feedback", "Your feedback, newest turns first; everybody's for the scope `operate`", query=FeedbackQuery
 )
 async def list_feedback(request: Request, services: Services) -> Json:
     query, caller = request.parse_query(FeedbackQuery), request.caller
