@@ -302,9 +302,8 @@ async def within(waiting: Any, seconds: float = PATIENCE) -> Any:
 def let_time_pass(turnwire: Turnwire, seconds: float) -> None:
     """Run the checks of every open stream (heartbeat, lifetime, blocked write) as often as in so many seconds."""
     streams = turnwire.streams
-    for _ in range(round(seconds / streams._tick)):
-        for connection in tuple(streams._connections):
-            streams._check(connection)
+    for _ in range(round(seconds / streams.tick)):
+        streams.check_all()
 
 
 class Served(Client):

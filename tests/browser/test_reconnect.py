@@ -158,7 +158,7 @@ async def test_broken_connections_lose_no_text(browser: Browser, serve: Serve, p
         await expect(page.answer).to_have_text("One,")
         # Abort the connections as a proxy would.
         for _ in range(3):
-            for connection in tuple(server.turnwire.streams._connections):
+            for connection in tuple(server.turnwire.streams.connections):
                 connection.abort()
             part.say("more, ")
             await asyncio.sleep(0)

@@ -49,7 +49,7 @@ def test_openai_service_needs_a_key() -> None:
 async def test_openai_service_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     model = OpenAIModel("small")
-    assert str(model._client.base_url) == "https://api.openai.com/v1/"
+    assert model.url == "https://api.openai.com/v1"
     await model.close()
 
 

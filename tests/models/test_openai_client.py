@@ -149,7 +149,7 @@ def test_client_implements_the_model_protocol(model: OpenAIModel) -> None:
     assert as_declared.name == "small"
 
 
-async def test_row_16_answer_without_a_line_end_is_broken_off(
+async def test_answer_without_a_line_end_is_broken_off(
     model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_client, "MAX_LINE_BYTES", 100_000)
@@ -158,7 +158,7 @@ async def test_row_16_answer_without_a_line_end_is_broken_off(
         await read_answer(model)
 
 
-async def test_row_16_answer_over_the_limit_is_broken_off(
+async def test_answer_over_the_limit_is_broken_off(
     model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_client, "MAX_ANSWER_BYTES", 10_000)

@@ -93,7 +93,7 @@ async def test_block_that_lets_no_thread_run_is_reported_afterwards(reports: Rep
     ended = list[LoopBlock]()
     watchdog = LoopWatchdog(limit=0.1, on_block=ended.append)
     # As on a machine on which the watching thread gets no time during the call.
-    watchdog._thread = threading.Thread(target=lambda: None)
+    watchdog.thread = threading.Thread(target=lambda: None)
     watchdog.start()
     size = 1_000_000
     try:
@@ -101,8 +101,8 @@ async def test_block_that_lets_no_thread_run_is_reported_afterwards(reports: Rep
             while not ended:
                 sum(range(size))
                 size *= 2
-                beat = watchdog._last_beat
-                await until(lambda: watchdog._last_beat != beat)  # noqa: B023 -- waited for at once
+                beat = watchdog.last_beat
+                await until(lambda: watchdog.last_beat != beat)  # noqa: B023 -- waited for at once
     finally:
         watchdog.stop()
     assert ended[0].turn_id == ""
@@ -120,6 +120,6 @@ async def test_process_that_did_not_run_is_not_reported(reports: Reports, monkey
         return looks > 3  # Fewer than the limit has.
 
     monkeypatch.setattr("turnwire.reporting.watchdog.monotonic", lambda: 3600.0 * looks)
-    monkeypatch.setattr(watchdog._stopped, "wait", wait)
-    await asyncio.to_thread(watchdog._watch)
+    monkeypatch.setattr(watchdog.stopped, "wait", wait)
+    await asyncio.to_thread(watchdog.watch)
     assert reports.texts == []

@@ -194,7 +194,7 @@ async def test_webhook_without_valid_secret_is_refused_and_secret_is_not_quoted(
     assert json.dumps(SECRET) not in Settings(webhook_secret=SECRET).model_dump_json()  # type: ignore[arg-type]
 
 
-async def test_row_15_endless_answer_of_the_receiver_is_not_read(receiver: Receiver, tmp_path: Path) -> None:
+async def test_endless_answer_of_the_receiver_is_not_read(receiver: Receiver, tmp_path: Path) -> None:
     receiver.statuses = [ENDLESS]
     delivered = metrics.WEBHOOKS.values["delivered"]
     turnwire = turnwire_with_webhooks(receiver, tmp_path)

@@ -250,8 +250,8 @@ async def test_messages_share_the_slots_of_reads(serve: Serve, name: str) -> Non
     async with serve(saying("Hi")) as server:
         await post(server, asks("Hello"))
         slots = getattr(server.turnwire.services, name)
-        slots._each, slots._max_waiting = 1, 0
+        slots.each, slots.max_waiting = 1, 0
         async with slots.slot("local"):
             assert error_of(await server.http.get(f"{URL}/c/messages"), 429)["code"] == "too_many_requests"
-        slots._max_waiting = 1  # For the rest after a search.
+        slots.max_waiting = 1  # For the rest after a search.
         assert len(await load(server)) == 2

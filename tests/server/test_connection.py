@@ -80,7 +80,7 @@ class CountingSend:
 
 async def test_the_installed_uvicorn_has_what_write_chunk_reads() -> None:
     """If this fails, uvicorn has changed: compare its `send` with `write_chunk`, then mend or remove `write_chunk`."""
-    assert module._takes_chunks(RequestResponseCycle)
+    assert module.takes_chunks(RequestResponseCycle)
     cycle = (await Response().begin()).cycle
     assert (cycle.disconnected, cycle.flow.write_paused, cycle.response_complete) == (False, False, False)
     assert cycle.chunked_encoding is True

@@ -381,7 +381,7 @@ async def test_large_bodies_of_a_principal_are_read_two_at_a_time(server: Served
     slots = server.turnwire.services.uploads
     for _, writer in connections:
         writer.write(head + body[:-1])
-    await until(lambda: slots._held["anna"] == 2 and len(slots._queues.get("anna", ())) == 1)
+    await until(lambda: (slots.held_by("anna"), slots.waiting_of("anna")) == (2, 1))
     async with user(server, "bob") as bob:
         headers = {"content-type": "application/json"}
         assert (await within(bob.http.post("/chat", content=body, headers=headers))).is_success
@@ -389,15 +389,15 @@ async def test_large_bodies_of_a_principal_are_read_two_at_a_time(server: Served
         writer.write(body[-1:])
         assert (await within(reader.readline())).startswith(b"HTTP/1.1 200")
         writer.close()
-    await until(lambda: not slots._held["anna"])
+    await until(lambda: not slots.held_by("anna"))
 
 
 @pytest.mark.parametrize("path", ["/chat", "/v1/sessions/diary/turns", "/v1/sessions/diary/files"])
 async def test_large_body_over_the_waiting_ones_is_a_429(
     server: Served, anna: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.turnwire.services.uploads, "_each", 0)
-    monkeypatch.setattr(server.turnwire.services.uploads, "_max_waiting", 0)
+    monkeypatch.setattr(server.turnwire.services.uploads, "each", 0)
+    monkeypatch.setattr(server.turnwire.services.uploads, "max_waiting", 0)
     if path in ("/chat", "/v1/sessions/diary/turns"):
         attached = [{"data": base64.b64encode(bytes(1_800)).decode(), "media_type": "image/png"}]
         refused = await within(anna.http.post(path, json={"message": "Look", "attachments": attached}))

@@ -1,7 +1,4 @@
-"""Isolation and fairness: one client costs others as little as possible, and overload is refused before work is done.
-
-The numbers in the names are those of the findings that these tests come from.
-"""
+"""Isolation and fairness: one client costs others little, and overload is refused before work is done."""
 
 import asyncio
 import contextlib
@@ -36,7 +33,7 @@ async def ended_turn(server: Served, puppet: Puppet, *lines: object, **body: Any
     return turn_id
 
 
-async def test_row_3_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
+async def test_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
     serve: Serve, puppet: Puppet, kind: StoreKind
 ) -> None:
     async with serve(store=kind, write_timeout=LONG, max_open_streams=30) as server:
@@ -55,7 +52,7 @@ async def test_row_3_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
         assert len(lines) == 54
 
 
-async def test_row_3_downloads_of_one_principal_read_a_few_pages_at_a_time(
+async def test_downloads_of_one_principal_read_a_few_pages_at_a_time(
     server: Served, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn_id = await ended_turn(server, puppet, *[StatusEvent("x")] * 20)
@@ -79,7 +76,7 @@ async def test_row_3_downloads_of_one_principal_read_a_few_pages_at_a_time(
     assert {len(answer.text.splitlines()) for answer in answers} == {24}
 
 
-async def test_row_12_page_of_a_long_poll_is_bounded_in_bytes(server: Served, puppet: Puppet) -> None:
+async def test_page_of_a_long_poll_is_bounded_in_bytes(server: Served, puppet: Puppet) -> None:
     turn_id = await ended_turn(server, puppet, *[LARGE_EVENT] * 50)
     after, received = 0, 0
     while True:
@@ -93,7 +90,7 @@ async def test_row_12_page_of_a_long_poll_is_bounded_in_bytes(server: Served, pu
     assert received == 54
 
 
-async def test_row_13_long_polls_and_joined_chats_are_counted(serve: Serve, puppet: Puppet) -> None:
+async def test_long_polls_and_joined_chats_are_counted(serve: Serve, puppet: Puppet) -> None:
     async with serve(max_open_streams=3) as server:
         turn_id = await server.start(turn_id="mine", message="hello")
         await puppet.part()
@@ -102,7 +99,7 @@ async def test_row_13_long_polls_and_joined_chats_are_counted(serve: Serve, pupp
         message = {"message": "hello", "turn_id": "mine"}
         waiting.append(asyncio.create_task(server.http.post("/chat", json=message)))
         streams = server.turnwire.streams
-        await until(lambda: streams._open_by["local"] == 3)
+        await until(lambda: streams.opened_by("local") == 3)
         for refused in (
             await server.http.get(path, params={"after": 2, "wait": 60}),
             await server.http.post("/chat", json={"message": "another"}),
@@ -117,7 +114,7 @@ async def test_row_13_long_polls_and_joined_chats_are_counted(serve: Serve, pupp
         puppet.parts[0].say("there")
         puppet.parts[0].end()
         assert [answer.status_code for answer in await within(asyncio.gather(*waiting))] == [200, 200, 200]
-        await until(lambda: not streams.is_reading("local"))
+        await until(lambda: not streams.opened_by("local"))
 
 
 def by_header(scope: dict[str, object]) -> str | None:
@@ -125,7 +122,7 @@ def by_header(scope: dict[str, object]) -> str | None:
     return headers.get(b"x-user", b"").decode() or None
 
 
-async def test_row_6_searches_of_one_principal_run_one_at_a_time_and_delay_no_reads(
+async def test_searches_of_one_principal_run_one_at_a_time_and_delay_no_reads(
     serve: Serve, puppet: Puppet, tmp_path: object
 ) -> None:
     async with serve(store="sqlite", authenticate=by_header) as server:
@@ -153,18 +150,18 @@ async def test_row_6_searches_of_one_principal_run_one_at_a_time_and_delay_no_re
         assert {answer.status_code for answer in await within(asyncio.gather(*searches))} == {200}
 
 
-async def test_row_6_too_many_waiting_requests_are_refused_with_retry_after(serve: Serve) -> None:
+async def test_too_many_waiting_requests_are_refused_with_retry_after(serve: Serve) -> None:
     async with serve(authenticate=by_header) as server:
         slots = server.turnwire.services.searches
         ann = {"x-user": "ann"}
         async with slots.slot("ann"):
-            slots._max_waiting = 0
+            slots.max_waiting = 0
             refused = await server.http.get("/v1/sessions?search=x", headers=ann)
         assert error_of(refused, 429)["code"] == "too_many_requests"
         assert "retry-after" in refused.headers
 
 
-async def test_row_6_answers_that_read_logs_take_a_slot_on_every_wire(serve: Serve, puppet: Puppet) -> None:
+async def test_answers_that_read_logs_take_a_slot_on_every_wire(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         turn_id = await ended_turn(server, puppet, "hello", session_id="mine")
         slots = server.turnwire.services.requests
@@ -177,33 +174,32 @@ async def test_row_6_answers_that_read_logs_take_a_slot_on_every_wire(serve: Ser
             f"/a2a/default/tasks/{turn_id}",
         ):
             assert (await server.http.get(path)).status_code == 200, path
-            before, slots._free, slots._max_waiting = slots._free, 0, 0
+            before, slots.free, slots.max_waiting = slots.free, 0, 0
             assert (await server.http.get(path)).status_code == 429, path
-            slots._free, slots._max_waiting = before, 256
+            slots.free, slots.max_waiting = before, 256
 
 
-async def test_row_3_stalled_readers_of_a_large_answer_are_counted_and_dropped(serve: Serve, puppet: Puppet) -> None:
+async def test_stalled_readers_of_a_large_answer_are_counted_and_dropped(serve: Serve, puppet: Puppet) -> None:
     """A snapshot is one answer, and stays in memory until its reader has taken it."""
     async with serve(write_timeout=LONG) as server:
         turn_id = await ended_turn(server, puppet, *["x" * 200_000] * 40)
         async with stalled_readers(server, f"/v1/turns/{turn_id}", 20):
             requests = server.turnwire.services.requests
-            held = requests._held
-            await until(lambda: held["local"] == 4 and len(requests._queues.get("local", ())) == 16)
-        await until(lambda: not held["local"])
+            await until(lambda: (requests.held_by("local"), requests.waiting_of("local")) == (4, 16))
+        await until(lambda: not requests.held_by("local"))
         assert (await server.http.get(f"/v1/turns/{turn_id}")).status_code == 200
 
 
-async def test_row_3_reader_that_takes_nothing_of_a_large_answer_is_dropped(serve: Serve, puppet: Puppet) -> None:
+async def test_reader_that_takes_nothing_of_a_large_answer_is_dropped(serve: Serve, puppet: Puppet) -> None:
     async with serve(write_timeout=0.2) as server:
         turn_id = await ended_turn(server, puppet, *["x" * 200_000] * 40)
         async with stalled_readers(server, f"/v1/turns/{turn_id}", 1):
-            held = server.turnwire.services.requests._held
-            await until(lambda: held["local"] == 1)
-            await until(lambda: not held["local"])
+            requests = server.turnwire.services.requests
+            await until(lambda: requests.held_by("local") == 1)
+            await until(lambda: not requests.held_by("local"))
 
 
-async def test_row_10_headers_without_end_are_refused(server: Served) -> None:
+async def test_headers_without_end_are_refused(server: Served) -> None:
     endless = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 1_000_000
     answer = await raw_request(server.port, endless)
     assert answer.status == 431
@@ -213,7 +209,7 @@ async def test_row_10_headers_without_end_are_refused(server: Served) -> None:
     assert (await raw_request(server.port, just_fits)).status == 200
 
 
-async def test_row_10_incomplete_requests_end_in_time(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_requests_end_in_time(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GuardedProtocol, "head_seconds", 0.1)
     monkeypatch.setattr(GuardedProtocol, "body_seconds", 0.1)
     half_head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -227,7 +223,7 @@ async def test_row_10_incomplete_requests_end_in_time(server: Served, monkeypatc
     writer.close()
 
 
-async def test_row_10_open_streams_outlast_the_time_for_a_request(
+async def test_open_streams_outlast_the_time_for_a_request(
     serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GuardedProtocol, "head_seconds", 0.05)
@@ -243,9 +239,7 @@ async def test_row_10_open_streams_outlast_the_time_for_a_request(
         assert (await stream.until("done"))[-1].event["outcome"] == "completed"
 
 
-async def test_row_10_half_requests_do_not_use_up_the_connections(
-    server: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_half_requests_do_not_use_up_the_connections(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GuardedProtocol, "max_incomplete", 10)
     halves = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
     for _, writer in halves:
@@ -261,7 +255,7 @@ async def test_row_10_half_requests_do_not_use_up_the_connections(
         writer.close()
 
 
-async def test_row_7_slow_uploads_of_one_principal_delay_no_other_and_are_bounded(
+async def test_slow_uploads_of_one_principal_delay_no_other_and_are_bounded(
     serve_documents: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go, begun = asyncio.Event(), asyncio.Queue[str]()
@@ -288,7 +282,7 @@ async def test_row_7_slow_uploads_of_one_principal_delay_no_other_and_are_bounde
         assert sorted(await within(asyncio.gather(*slow))) == [201] * 9 + [429] * 3
 
 
-async def test_row_18_nul_characters_are_refused_as_invalid(server: Served) -> None:
+async def test_nul_characters_are_refused_as_invalid(server: Served) -> None:
     session = (await server.http.post("/v1/sessions", json={})).json()["id"]
     for refused in (
         await server.http.post("/v1/sessions", json={"title": "a\x00b"}),
@@ -311,7 +305,7 @@ async def test_json_answers_are_not_stored_by_caches(server: Served, puppet: Pup
         assert (await server.http.get(path)).headers["cache-control"] == "no-store", path
 
 
-async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
+async def test_wrong_keys_are_counted_logged_and_slowed(
     serve: Serve, caplog: pytest.LogCaptureFixture, errors_in_the_log: list[str]
 ) -> None:
     async with serve() as server:
@@ -342,7 +336,7 @@ async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
         assert len(delays) == 6
 
 
-async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
+async def test_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
     async with serve() as server:
         await server.turnwire.keys.create("ann", ("read",))
         refusals = server.turnwire.services.auth.refusals
@@ -350,7 +344,7 @@ async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
         refusals.sleep = lambda _: hold.wait()  # type: ignore[assignment, return-value]
         headers = {"authorization": "Bearer tw_wrong"}
         waiting = [asyncio.create_task(server.http.get("/v1/sessions", headers=headers)) for _ in range(16)]
-        await until(lambda: refusals._waiting["127.0.0.1"] == 16)
+        await until(lambda: refusals.waiting["127.0.0.1"] == 16)
         refused = await server.http.get("/v1/sessions", headers=headers)
         assert refused.status_code == 429
         assert "retry-after" in refused.headers
@@ -359,7 +353,7 @@ async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
 
 
 @pytest.mark.one_store("it looks into the files of SQLite")
-async def test_row_14_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path: Path) -> None:
+async def test_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path: Path) -> None:
     origin = {"sec-fetch-site": "same-origin"}
     async with serve(store="sqlite") as server:
         key, text = await server.turnwire.keys.create("ann", ("read", "write"))
@@ -381,7 +375,7 @@ async def test_row_14_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, t
         assert await asyncio.to_thread(read_login_secret, tmp_path) == server.turnwire.logins.secret
 
 
-async def test_row_14_login_outlives_the_process(serve: Serve, tmp_path: Path) -> None:
+async def test_login_outlives_the_process(serve: Serve, tmp_path: Path) -> None:
     async with serve(store="sqlite") as server:
         _, text = await server.turnwire.keys.create("ann", ("read", "write"))
         login = await server.http.post("/login", json={"key": text}, headers={"sec-fetch-site": "same-origin"})

@@ -98,7 +98,7 @@ async def test_queued_requests_of_a_client_that_has_left_are_not_begun(
         await until(lambda: streams.open_count == 0)
         go_on.set()
         second = await puppet.part()
-        await until(lambda: not streams.is_reading("local"))
+        await until(lambda: not streams.opened_by("local"))
         assert begun == ["one", "two"]
         second.end()
 

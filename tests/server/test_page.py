@@ -169,7 +169,7 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
             assert {answer.status_code for answer in answers.values()} == {200}
 
 
-async def test_row_21_openapi_document_has_every_schema_that_it_refers_to(server: Served) -> None:
+async def test_openapi_document_has_every_schema_that_it_refers_to(server: Served) -> None:
     document = (await server.http.get("/openapi.json")).json()
     references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
     components = document["components"]

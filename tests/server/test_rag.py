@@ -161,7 +161,7 @@ async def test_stream_does_not_begin_before_the_first_frame(
         asking = asyncio.create_task(stack.enter_async_context(ask(server)))
         part = await puppet.part()
         await until(lambda: server.turnwire.streams.open_count == 1)
-        (connection,) = server.turnwire.streams._connections
+        (connection,) = server.turnwire.streams.connections
         await until(lambda: connection.age_ticks > 10)  # Several heartbeats would have been due.
         assert not asking.done()
         part.say(StatusEvent("now"))

@@ -87,7 +87,7 @@ def unchunked(body: bytes) -> bytes:
 
 async def all_blocked(server: Served, number: int) -> None:
     """Wait until so many open readers have data written to them that they have not taken."""
-    await until(lambda: sum(connection.is_blocked for connection in server.turnwire.streams._connections) == number)
+    await until(lambda: sum(connection.is_blocked for connection in server.turnwire.streams.connections) == number)
 
 
 def resident_bytes() -> int:
@@ -141,7 +141,7 @@ async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Ser
         before = most = resident_bytes()
         async with stalled_readers(server, path, STALLED) as stalled, asyncio.timeout(PATIENCE):
             while len(streams) < STALLED or not all(
-                reader.is_blocked for reader in server.turnwire.streams._connections
+                reader.is_blocked for reader in server.turnwire.streams.connections
             ):
                 await asyncio.sleep(0.01)
                 most = max(most, resident_bytes())

@@ -120,13 +120,13 @@ async def test_readers_of_a_running_turn_share_what_is_encoded(
     second = await stack.enter_async_context(resume(server, first.turn_id))
     third = await stack.enter_async_context(resume(server, first.turn_id, len(first.body)))
     await second.until(b"water ")
-    assert len(server.turnwire.streams._pumps) == 1
+    assert server.turnwire.streams.pump_count == 1
     part.say("for all")
     part.end()
     body = await first.rest()
     assert await second.rest() == body
     assert await third.rest() == body[body.index(b"for all") :]
-    await until(lambda: not server.turnwire.streams._pumps)
+    await until(lambda: not server.turnwire.streams.pump_count)
 
 
 async def test_reader_ahead_of_the_pump_waits_for_it(server: Served, puppet: Puppet) -> None:
@@ -236,7 +236,7 @@ async def test_restart_breaks_the_connection_and_the_next_stream_skips_void_even
     await stream.until(b"text")
     part.say(RestartEvent(3, "worker_lost"))
     broken = await stream.broken()
-    await until(lambda: not server.turnwire.streams._pumps)
+    await until(lambda: not server.turnwire.streams.pump_count)
     valid_size = broken.index(b"\n") + 1
     async with resume(server, stream.turn_id) as again:
         await again.until(b"\n")
@@ -279,7 +279,7 @@ async def test_other_wires_continue_after_a_restart(server: Served, puppet: Pupp
 
 
 def heartbeats_due(server: Served) -> Any:
-    (connection,) = server.turnwire.streams._connections
+    (connection,) = server.turnwire.streams.connections
     return connection
 
 

@@ -381,7 +381,7 @@ async def test_client_that_reads_nothing_is_closed_without_delaying_others(
 ) -> None:
     monkeypatch.setattr(TurnLog, "_check_response_size", lambda log, size: None)
     async with serve(write_timeout=60) as server, talking(server) as talk:
-        (stalled,) = server.turnwire.streams._connections
+        (stalled,) = server.turnwire.streams.connections
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
         part = await puppet.part()
         talk.connection.transport.pause_reading()
@@ -410,7 +410,7 @@ async def test_slow_client_gets_the_close_code(serve: Serve, puppet: Puppet) -> 
         part = await puppet.part()
         talk.connection.transport.pause_reading()
         part.say(*["x" * 20_000] * 300)
-        (socket,) = server.turnwire.streams._connections
+        (socket,) = server.turnwire.streams.connections
         assert await most_queued(socket, lambda: socket.is_blocked) < 200_000
         let_time_pass(server.turnwire, 60)
         assert socket.is_finished
@@ -422,7 +422,7 @@ async def test_slow_client_gets_the_close_code(serve: Serve, puppet: Puppet) -> 
 async def test_messages_of_a_client_that_does_not_read_are_not_handled(serve: Serve) -> None:
     async with serve(saying("a"), write_timeout=0.3, max_socket_rate=1e9) as server, talking(server) as talk:
         talk.connection.transport.pause_reading()
-        (socket,) = server.turnwire.streams._connections
+        (socket,) = server.turnwire.streams.connections
         sending = asyncio.create_task(_send_for_ever(talk))
         assert await most_queued(socket, lambda: server.turnwire.streams.open_count == 0) < 200_000
         talk.connection.transport.abort()
@@ -436,7 +436,7 @@ async def most_queued(socket: Any, holds: Callable[[], bool]) -> int:
 
     def look() -> bool:
         nonlocal most
-        most = max(most, socket._size)
+        most = max(most, socket.queued_bytes)
         return holds()
 
     await until(look)

@@ -466,7 +466,7 @@ async def test_certificate_of_another_host_is_refused(resolver: Resolver, monkey
         assert len(site.requests) == 1
 
 
-async def test_row_11_slow_names_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_names_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 
     def getaddrinfo(host: str, port: int, *_: Any, **options: Any) -> list[Any]:

@@ -234,7 +234,7 @@ async def test_stopped_turn_cancels_the_call_at_the_server(
 async def test_slow_call_times_out_and_is_cancelled(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
-    mcp_server._timeout = 0.5
+    mcp_server.timeout = 0.5
     model_server.plan(calls(("hang", {})), says("It hangs."))
     async with open_agent(model_server, mcp_server) as desk:
         (result,) = results(await desk.events(await desk.start()))
@@ -294,7 +294,7 @@ async def test_program_that_died_between_turns_is_restarted_unnoticed(
     async with open_agent(model_server, server) as desk:
         model_server.plan(calls(("die", {})), says("It is gone."))
         await desk.events(await desk.start())
-        await until(lambda: server._connections[-1].is_over)
+        await until(lambda: not server.is_connected)
         model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
         (result,) = results(await desk.events(await desk.start()))
     assert result.result == "Sunny in Oslo"

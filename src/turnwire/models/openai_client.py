@@ -54,6 +54,7 @@ class OpenAIModel:
             raise ModelUnusableError("it needs the openai package; pip install 'turnwire[openai]'") from error
         address = locate_model(name, base_url, api_key)
         self.name = address.name
+        self.url = address.url
         self._timeout = timeout
         http_client, limit = openai.DefaultAsyncHttpxClient, answer_limiter(openai.DefaultAsyncHttpxClient)
         self._make_http_client = lambda: http_client(event_hooks={"response": [limit]})

@@ -49,20 +49,20 @@ class LoopWatchdog:
         self._on_block = on_block
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._last_beat = monotonic()
+        self.last_beat = monotonic()
         self._cpu_seconds = thread_time()
         # The block under way, as the watching thread has found it.
         self._blocked_by: LoopBlock | None = None
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._thread = threading.Thread(target=self._watch, name="turnwire-watchdog", daemon=True)
+        self.thread = threading.Thread(target=self.watch, name="turnwire-watchdog", daemon=True)
 
     def start(self) -> None:
         self._beat()
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self.stopped.set()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -70,29 +70,29 @@ class LoopWatchdog:
         now, cpu_seconds = monotonic(), thread_time()
         block, self._blocked_by = self._blocked_by, None
         if block is not None:
-            logger.warning("the event loop runs again after %.1f s", now - self._last_beat)
+            logger.warning("the event loop runs again after %.1f s", now - self.last_beat)
         elif cpu_seconds - self._cpu_seconds > self._limit:
             # The CPU time is the proof: a process that did not run at all has used none.
             block = LoopBlock(0)
             logger.warning(
                 "the event loop was blocked for %.1f s by a single call that let no thread run, such as a regular "
                 "expression or a large JSON text, so its turn is not known; run such code in another process",
-                now - self._last_beat,
+                now - self.last_beat,
             )
         if block is not None:
             metrics.LOOP_BLOCKED.add()
             # A block that ends while it is being reported is seen at the next beat.
-            seconds = max(now - self._last_beat, block.seconds)
+            seconds = max(now - self.last_beat, block.seconds)
             self._on_block(LoopBlock(seconds, block.turn_id, block.location))
-        self._last_beat, self._cpu_seconds = now, cpu_seconds
+        self.last_beat, self._cpu_seconds = now, cpu_seconds
         self._timer = self._loop.call_later(self._limit / _BEATS_PER_LIMIT, self._beat)
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         # Counted in wake-ups of this thread: while the whole process is paused, no code blocks the loop.
-        seen, missed = self._last_beat, 0
-        while not self._stopped.wait(self._limit / _BEATS_PER_LIMIT):
-            if self._last_beat != seen:
-                seen, missed = self._last_beat, 0
+        seen, missed = self.last_beat, 0
+        while not self.stopped.wait(self._limit / _BEATS_PER_LIMIT):
+            if self.last_beat != seen:
+                seen, missed = self.last_beat, 0
                 continue
             missed += 1
             if missed >= _BEATS_PER_LIMIT and self._blocked_by is None:

@@ -261,7 +261,8 @@ class KeyRefusals:
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         """Waits before an answer; tests replace it."""
         self._failures: Counter[str] = Counter()
-        self._waiting: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """The answers that are delayed, by address."""
 
     async def note(self, address: str) -> None:
         """Delay the answer to a wrong key. Raises HttpError 429 if too many answers to this address wait already."""
@@ -272,17 +273,17 @@ class KeyRefusals:
         failures = self._failures[address]
         if failures & (failures - 1) == 0:  # Each power of two, so that nobody can fill the log.
             logger.warning("%d wrong API key(s) from %s", failures, address or "a local socket")
-        if self._waiting[address] >= _MAX_WAITING_REFUSALS:
+        if self.waiting[address] >= _MAX_WAITING_REFUSALS:
             raise HttpError(
                 429, "too_many_requests", "too many wrong API keys; try again later", headers={"Retry-After": "10"}
             )
-        self._waiting[address] += 1
+        self.waiting[address] += 1
         try:
             await self.sleep(_REFUSAL_DELAY.delay(failures))
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            self.waiting[address] -= 1
+            if not self.waiting[address]:
+                del self.waiting[address]
 
     def forget(self, address: str) -> None:
         """Forget the wrong keys of an address after a valid one: they may have been typing errors."""

@@ -68,9 +68,9 @@ class PushSubscription(Struct, frozen=True):
 
 
 class OpenStreams(Protocol):
-    """Knows whether a principal reads a stream of this process."""
+    """Knows how many streams of this process a principal reads."""
 
-    def is_reading(self, principal: str) -> bool: ...
+    def opened_by(self, principal: str) -> int: ...
 
 
 class PushNotifier:
@@ -126,7 +126,7 @@ class PushNotifier:
         task.add_done_callback(self._tasks.discard)
 
     async def _notify(self, principal: str, turn_id: str) -> None:
-        if self._streams.is_reading(principal):
+        if self._streams.opened_by(principal):
             return
         try:
             found = await self._store.list_annotations("push_subscription", principal, limit=_MAX_SUBSCRIPTIONS)
@@ -149,10 +149,7 @@ class PushNotifier:
 
     async def _post(self, subscription: PushSubscription, payload: bytes, record: TurnRecord) -> str:
         """Send one message. Return `delivered`, `gone` or `failed`."""
-        try:
-            url = httpx.URL(subscription.endpoint)
-        except httpx.InvalidURL:
-            return "gone"  # Older versions stored such an address.
+        url = httpx.URL(subscription.endpoint)
         origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
         claims = {"sub": self._contact, "aud": origin, "exp": now_ms() // 1000 + _LIFETIME_SECONDS // 2}
         headers = {

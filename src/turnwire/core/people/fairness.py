@@ -21,27 +21,35 @@ class FairSlots:
 
     def __init__(self, name: str, *, slots: int, each: int, waiting: int, rests: bool = False) -> None:
         self._name = name
-        self._free = slots
-        self._each = each
-        self._max_waiting = waiting
+        self.free = slots
+        self.each = each
+        self.max_waiting = waiting
         self._rests = rests
         self._held: Counter[str] = Counter()
         # In the order in which the principals were served; one that is served goes to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+
+    def held_by(self, principal: str) -> int:
+        """Return how many slots a principal holds."""
+        return self._held[principal]
+
+    def waiting_of(self, principal: str) -> int:
+        """Return how many requests of a principal wait for a slot."""
+        return len(self._queues.get(principal, ()))
 
     def slot(self, principal: str) -> "FairSlot":
         """Return a context that holds a slot. Entering it raises TooManyRequestsError."""
         return FairSlot(self, principal)
 
     async def take(self, principal: str) -> None:
-        if self._free > 0 and self._held[principal] < self._each and principal not in self._queues:
+        if self.free > 0 and self._held[principal] < self.each and principal not in self._queues:
             self._take(principal)
         else:
             await self._wait(principal)
 
     def give_back(self, principal: str, seconds: float = 0) -> None:
         """Give back a slot that was held for this number of seconds."""
-        self._free += 1
+        self.free += 1
         if self._rests and seconds:
             asyncio.get_running_loop().call_later(seconds, self._release, principal)
             self._hand_out()
@@ -55,11 +63,11 @@ class FairSlots:
         self._hand_out()
 
     def _take(self, principal: str) -> None:
-        self._free -= 1
+        self.free -= 1
         self._held[principal] += 1
 
     async def _wait(self, principal: str) -> None:
-        if len(self._queues.get(principal, ())) >= self._max_waiting:
+        if self.waiting_of(principal) >= self.max_waiting:
             metrics.OVERLOADS.add(self._name)
             raise TooManyRequestsError(self._name)
         queue = self._queues.setdefault(principal, deque())
@@ -77,8 +85,8 @@ class FairSlots:
             raise
 
     def _hand_out(self) -> None:
-        while self._free > 0:
-            principal = next((name for name in self._queues if self._held[name] < self._each), None)
+        while self.free > 0:
+            principal = next((name for name in self._queues if self._held[name] < self.each), None)
             if principal is None:
                 return
             queue = self._queues.pop(principal)

@@ -70,7 +70,7 @@ class Connection:
         # Middleware of a host application may wrap `send` in ways that need a task.
         owner: type = self._cycle.__class__
         self._direct = owner.__module__.startswith("uvicorn.protocols.http")
-        self._writes_chunks = _takes_chunks(owner) and self._cycle.scope["method"] != "HEAD"
+        self._writes_chunks = takes_chunks(owner) and self._cycle.scope["method"] != "HEAD"
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
@@ -194,7 +194,7 @@ class QuietConnection(Connection):
 
 
 @cache
-def _takes_chunks(cycle: type) -> bool:
+def takes_chunks(cycle: type) -> bool:
     """Return True for uvicorn's response cycle, if it has everything that `write_chunk` reads."""
     if cycle.__module__ != "uvicorn.protocols.http.httptools_impl":
         return False

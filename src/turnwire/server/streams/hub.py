@@ -33,12 +33,12 @@ class StreamHub:
         self._store = store
         self._is_valid = is_valid
         self._max_open = settings.max_open_streams
-        self._tick = min(1.0, settings.heartbeat / 3, settings.write_timeout / 3, settings.stream_lifetime / 3)
-        self._heartbeat_ticks = round(settings.heartbeat / self._tick)
-        self._write_ticks = round(settings.write_timeout / self._tick)
-        self._lifetime_ticks = round(settings.stream_lifetime / self._tick)
+        self.tick = min(1.0, settings.heartbeat / 3, settings.write_timeout / 3, settings.stream_lifetime / 3)
+        self._heartbeat_ticks = round(settings.heartbeat / self.tick)
+        self._write_ticks = round(settings.write_timeout / self.tick)
+        self._lifetime_ticks = round(settings.stream_lifetime / self.tick)
         # In the order in which they were opened.
-        self._connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, None] = {}
         self._open_by: Counter[str] = Counter()
         self._pumps: dict[tuple[str, str, Void], TurnPump] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -52,12 +52,16 @@ class StreamHub:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ticker
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.abort()
 
     @property
     def open_count(self) -> int:
-        return len(self._connections)
+        return len(self.connections)
+
+    @property
+    def pump_count(self) -> int:
+        return len(self._pumps)
 
     def has_readers(self, record: TurnRecord) -> bool:
         """Return True if a stream of this process shows the turn."""
@@ -76,9 +80,9 @@ class StreamHub:
         finally:
             self._release(principal)
 
-    def is_reading(self, principal: str) -> bool:
-        """Return True if the principal has an open stream or socket in this process."""
-        return principal in self._open_by
+    def opened_by(self, principal: str) -> int:
+        """Return how many streams and sockets of this process the principal has open, or waits for."""
+        return self._open_by[principal]
 
     def _release(self, principal: str) -> None:
         self._open_by[principal] -= 1
@@ -94,13 +98,13 @@ class StreamHub:
 
     def register(self, connection: Connection) -> None:
         """Manage a connection until it is disconnected."""
-        self._connections[connection] = None
+        self.connections[connection] = None
         self._open_by[connection.principal] += 1
         if self._draining:
             connection.finish(_reconnect())
 
     def disconnect(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
+        self.connections.pop(connection, None)
         self._release(connection.principal)
 
     def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:
@@ -140,20 +144,24 @@ class StreamHub:
     def drain(self) -> None:
         """End every stream with a request to reconnect, to another process or to this one after its restart."""
         self._draining = True
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.finish(_reconnect())
 
     def close_key(self, key_id: str) -> None:
         """Break the streams of a revoked key."""
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             if connection.key_id == key_id:
                 connection.abort()
 
     async def _tick_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._tick)
-            for connection in tuple(self._connections):
-                self._check(connection)
+            await asyncio.sleep(self.tick)
+            self.check_all()
+
+    def check_all(self) -> None:
+        """Count a tick of every stream, and do what is due."""
+        for connection in tuple(self.connections):
+            self._check(connection)
 
     def _check(self, connection: Connection) -> None:
         connection.age_ticks += 1

@@ -44,12 +44,12 @@ TOO_SLOW = 1013
 class Socket(Connection):
     """The connection of a socket. `wire` is for control frames and heartbeats; each turn has a reader of its own."""
 
-    __slots__ = ("_closing", "_has_room", "_is_full", "_more", "_queue", "_readers", "_size")
+    __slots__ = ("_closing", "_has_room", "_is_full", "_more", "_queue", "_readers", "queued_bytes")
 
     def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
         super().__init__(send, wire, principal, key_id, route)
         self._queue: deque[str] = deque()
-        self._size = 0
+        self.queued_bytes = 0
         self._is_full = False
         self._readers: set[SocketReader] = set()
         self._closing: tuple[int, str] | None = None
@@ -64,9 +64,9 @@ class Socket(Connection):
         self.quiet_ticks = 0
         for text in messages:
             self._queue.append(text)
-            self._size += len(text)
+            self.queued_bytes += len(text)
         self._more.set()
-        if self._size > _FULL_BYTES and not self._is_full:
+        if self.queued_bytes > _FULL_BYTES and not self._is_full:
             self._is_full = True
             self._has_room.clear()
             for reader in self._readers:
@@ -154,8 +154,8 @@ class Socket(Connection):
                 while self._queue:
                     text = self._queue.popleft()
                     await self._sent({"type": "websocket.send", "text": text})
-                    self._size = self._size - len(text) if self._queue else 0
-                    if self._is_full and self._size <= _ROOM_BYTES:
+                    self.queued_bytes = self.queued_bytes - len(text) if self._queue else 0
+                    if self._is_full and self.queued_bytes <= _ROOM_BYTES:
                         self._make_room()
                 self._more.clear()
                 if self._closing is None:

@@ -76,7 +76,7 @@ class McpServer:
         self.needs_approval = needs_approval
         self._selected = None if tools is None else frozenset(tools)
         self._prefix = prefix
-        self._timeout = timeout
+        self.timeout = timeout
         self._connect_timeout = connect_timeout
         self._max_output = max_output
         self._transport: Transport = (
@@ -103,10 +103,15 @@ class McpServer:
         for connection in connections:
             await connection.close()
 
+    @property
+    def is_connected(self) -> bool:
+        """Return True while the newest connection is open, or being opened."""
+        return bool(self._connections) and not self._connections[-1].is_over
+
     async def _connected(self) -> "McpConnection":
         from turnwire.tools.mcp.connection import McpConnection
 
-        if not self._connections or self._connections[-1].is_over:
+        if not self.is_connected:
             # Ended connections that are still shutting down are kept, because `close` waits for them.
             self._connections = [connection for connection in self._connections if not connection.task.done()]
             self._connections.append(McpConnection(self.name, self._transport, self._connect_timeout))
@@ -124,7 +129,7 @@ class McpServer:
             parameters=offered.parameters,
             function=call,
             arguments=UncheckedArguments(),
-            timeout=self._timeout,
+            timeout=self.timeout,
             max_output=self._max_output,
             needs_approval=self.needs_approval,
         )
