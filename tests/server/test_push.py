@@ -227,13 +227,6 @@ async def test_unsubscribed_browser_gets_nothing(serve: Serve, puppet: Puppet, s
         assert await store.list_annotations("push_subscription", None) == []
 
 
-async def until_stored(server: Served, count: int) -> None:
-    """Wait until this number of subscriptions is stored."""
-    async with asyncio.timeout(PATIENCE):
-        while len(await server.turnwire.store.list_annotations("push_subscription", "anna")) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 async def test_only_the_newest_subscriptions_of_a_user_are_kept(
     serve: Serve, service: PushService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,8 @@ from turnwire.core.contracts.stores import LogReader
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnRecord, TurnState
-from turnwire.server.streams.stored_log import StateReader
 from turnwire.server.streams.resume import FRAMES, LogVisitor, ResumePoint, find_point, walk_log
+from turnwire.server.streams.stored_log import StateReader
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.a2a.frames import task_of_state
 from turnwire.wires.framing import frame
