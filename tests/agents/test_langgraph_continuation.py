@@ -286,7 +286,7 @@ async def test_turn_that_dies_after_any_event_repeats_nothing_that_has_finished(
             break
         assert outcome.answer == whole.answer, lifetime
         assert (steps(outcome), outcome.events) == (steps(whole), whole.events), lifetime
-        assert await thread(office, outcome, kind) == conversation
+        assert await thread(office, outcome, kind) == conversation, lifetime
         models = [entry for entry in death.finished("model") if entry.names[1] != "text"]
         assert len(office.server.requests) - death.requests == requests - len(models), lifetime
         finished = Counter(entry.names[0] for entry in death.finished("tool") + death.finished("step"))
@@ -337,7 +337,6 @@ async def test_running_tool_is_repeated_if_idempotent_and_otherwise_asked_about(
 async def test_turn_that_does_not_continue_is_closed(office: Office, store: Store) -> None:
     agent = LangGraphAgent(single(office), on_crash="close")
     turn = await lose_in_tool(store, office, agent)
-    assert await store.journal(turn.id) == []
     async with open_actor_desk(store, agent) as desk:
         assert (await desk.end(turn)).outcome == "interrupted"
 

@@ -11,6 +11,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
+from itertools import count
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +23,7 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import begun_by_older_version
-from turnwire.agents.langgraph.approvals import ToResume, read_checkpoint, resume_run, suspend_run
+from turnwire.agents.langgraph.approvals import ToResume, answer_interrupts
 from turnwire.agents.langgraph.continuation import GraphRecorder, ModelRecorder, journal_nodes
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
@@ -93,10 +94,8 @@ class LangGraphAgent:
         self.takes_attachments = takes_attachments
         self.on_crash: OnCrash = on_crash
         self.on_divergence: OnDivergence = on_divergence
-        self.journal = on_crash == "resume"
-        if self.journal:
-            install_hooks()
-        self.takes_model_options = chosen_options(takes_model_options, POSSIBLE if self.journal else ())
+        install_hooks()
+        self.takes_model_options = chosen_options(takes_model_options, POSSIBLE)
         self.output_schema = _declared_schema(runnable)
         self._idempotent = frozenset(idempotent)
         self._runnable = runnable
@@ -111,8 +110,8 @@ class LangGraphAgent:
 
     @property
     def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: a node must run tools, and a journal be kept."""
-        return self.journal and any(tool_nodes(self._runnable))
+        """Whether a turn may bring tools that the client runs: a node must run tools."""
+        return any(tool_nodes(self._runnable))
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -132,13 +131,13 @@ class LangGraphAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
-        if turn.progress and turn.resumption is None and (self._to_input or current_journal() is None):
+        if turn.progress and (self._to_input or current_journal() is None):
             raise begun_by_older_version()
         relay = EventRelay(turn.id, queue.put_nowait)
         listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
         handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
         recorder: GraphRecorder | None = None
-        if self.journal and (journal := current_journal()) is not None:
+        if (journal := current_journal()) is not None:
             offered = OfferedTools(self._runnable, client_tools(turn.options))
             recorder = GraphRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
             handlers.append(ModelRecorder(recorder))
@@ -183,57 +182,55 @@ class LangGraphAgent:
     async def _run_graph(
         self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: GraphRecorder | None
     ) -> AsyncGenerator[Output | Flushed]:
-        last: object = None
-        interrupted: dict[str, Path] | None = None
-        run_config = config
-        if turn.resumption is not None:
-            checkpoint = read_checkpoint(turn.resumption)
-            graph = await open_thread(self._runnable, turn, config, checkpoint.thread, is_recorded=recorder is not None)
-            input, events = await resume_run(graph, config, listener, checkpoint, turn.resumption, self._to_resume)
-            for event in events:
-                yield event
-        else:
-            graph = await open_thread(self._runnable, turn, config, is_recorded=recorder is not None)
-            run_config = await branch_from_parent(graph, turn, config)
-            messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
-            listener.has_answered = _has_text(turn)
-            steps = sdk_messages(turn.progress, turn.id)
-            input = self._to_input(turn) if self._to_input else self._input_of(turn, [*messages, *steps])
+        graph = await open_thread(self._runnable, turn, config)
+        run_config = await branch_from_parent(graph, turn, config)
+        messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
+        listener.has_answered = _has_text(turn)
+        steps = sdk_messages(turn.progress, turn.id)
+        input: Any = self._to_input(turn) if self._to_input else self._input_of(turn, [*messages, *steps])
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         if recorder is not None:
             graph = journal_nodes(recorder.extended(graph), recorder)
         if is_own(graph):
             options = {**options, "durability": "exit"}
         modes = [*_MODES, "values"] if self._shared else _MODES
-        stream = stream_steered(graph, input, run_config, listener.flush, stream_mode=modes, subgraphs=True, **options)
-        async with aclosing(stream) as items:
-            async for space, mode, item in items:
-                if mode == "messages":
-                    events = listener.read_message(item[0], item[1], space)
-                    if recorder is None or not events:
-                        for event in events:
-                            yield event
-                    else:
-                        async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
-                            async for event in written:
+        options = {**options, "stream_mode": modes, "subgraphs": True}
+        last: object = None
+        for number in count():
+            paths: dict[str, Path] | None = None
+            stream = stream_steered(graph, input, run_config, listener.flush, number, **options)
+            async with aclosing(stream) as items:
+                async for space, mode, item in items:
+                    if mode == "messages":
+                        events = listener.read_message(item[0], item[1], space)
+                        if recorder is None or not events:
+                            for event in events:
                                 yield event
-                elif mode == "values":
-                    if not space:
-                        self._share(item)
-                elif mode == "custom" and isinstance(item, Flushed):
-                    yield item
-                elif mode == "custom":
-                    yield _custom_event(item, listener.path_of(space))
-                elif "__interrupt__" in item:
-                    interrupted = interrupted or {}
-                    for interrupt in item["__interrupt__"]:
-                        # A subgraph reports its own interrupts before the graph around it does.
-                        interrupted.setdefault(interrupt.id, listener.path_of(space))
-                elif not space:
-                    last = self._last_written(item, last)
-        if interrupted is not None:
-            has_decisions = self._to_resume is not None
-            raise await suspend_run(graph, config, listener, interrupted, has_decisions=has_decisions)
+                        else:
+                            async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
+                                async for event in written:
+                                    yield event
+                    elif mode == "values":
+                        if not space:
+                            self._share(item)
+                    elif mode == "custom" and isinstance(item, Flushed):
+                        yield item
+                    elif mode == "custom":
+                        yield _custom_event(item, listener.path_of(space))
+                    elif "__interrupt__" in item:
+                        paths = paths or {}
+                        for interrupt in item["__interrupt__"]:
+                            # A subgraph reports its own interrupts before the graph around it does.
+                            paths.setdefault(interrupt.id, listener.path_of(space))
+                    elif not space:
+                        last = self._last_written(item, last)
+            if paths is None:
+                break
+            await listener.flush()
+            input, events = await answer_interrupts(graph, config, recorder, paths, self._to_resume)
+            run_config = config
+            for event in events:
+                yield event
         # The answer has an agent path in the log, or is not in it: a value, or text of a subgraph or of another node.
         if isinstance(last, AIMessage) and listener.is_no_answer(last):
             last = read_text(last)

@@ -1,6 +1,6 @@
 """Continuation of graphs and runnables after a crash: replies of models and results of tools come from the journal.
 
-The graph runs again from its start, or from its last suspension. LangChain's models and tools are wrapped (see
+The graph runs again from its start. LangChain's models and tools are wrapped (see
 `runner`). A call is found by its task in the graph (step, node and number of a `Send`; the task id differs in each
 run), and within the task by its number, or by its request if the task makes several calls at a time. A tool call is
 found by its id. Failures of models and tools are recorded too, so that the code that handled them handles them again.
@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -29,18 +29,19 @@ from langchain_core.tools import BaseTool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_stream_writer
 from langgraph.constants import START
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_jsonable_python
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.context_changes import is_plain
-from turnwire.agents.langgraph.events import Announcement, EventRelay, GraphListener, ToolRun
+from turnwire.agents.langgraph.events import EventRelay, GraphListener, ToolRun
 from turnwire.agents.langgraph.messages import Output, reply_of
 from turnwire.agents.langgraph.options import add_to_call
 from turnwire.agents.langgraph.tools import OfferedTools
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.journal.turn_journal import (
+    APPROVAL,
     JournaledCall,
     RecordedCall,
     ToolDeniedError,
@@ -48,6 +49,7 @@ from turnwire.core.journal.turn_journal import (
     fingerprint,
     is_inside,
 )
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ReasoningEvent, TokenEvent, Usage
 from turnwire.core.model_options import ModelOptions
 from turnwire.tools.invocation import plain
@@ -83,7 +85,9 @@ class GraphRecorder:
         self._calls: dict[UUID, JournaledCall] = {}
         self._numbers = _CallNumbers(journal)
         self._tool_numbers: Counter[str] = Counter()
-        listener.name_call, listener.announce_call = self._name_call, self._announce_call
+        self.interrupt_places: dict[str, str] = {}
+        """The places of the tools and nodes that have called `interrupt()` and not been resumed, by its id."""
+        listener.name_call = self._name_call
         if journal.is_continued:
             listener.find_path = self._find_path
 
@@ -91,7 +95,7 @@ class GraphRecorder:
 
     def find_output(self, node: str, metadata: Metadata) -> dict[str, Any] | None:
         """Return the recorded output of a node that has ended, and note the calls that are not made again."""
-        place = self._place(metadata)
+        place = self.place_of(metadata)
         step = self._journal.find_step(place)
         if step is None or step.entry.names != (node,):
             return None
@@ -102,7 +106,10 @@ class GraphRecorder:
 
     def _note_skipped(self, call: RecordedCall) -> None:
         path, result = call.entry.agent_path, json.loads(call.result)
-        if call.entry.kind == "tool":
+        if call.entry.names == (APPROVAL,):
+            decision = msgspec.convert(result, Decision)
+            self.listener.calls.decided[decision.call_id] = decision
+        elif call.entry.kind == "tool":
             self.listener.calls.end(call.entry.call_id)
         elif call.entry.kind == "model" and "text" in result:
             self.listener.restore_text(result["text"], path)
@@ -115,7 +122,7 @@ class GraphRecorder:
         recorded = _record_result(output)
         if "value" not in recorded or is_plain(output):
             await self._relay.flush(get_stream_writer())
-            self._journal.finish_step(self._place(metadata), node, since, recorded)
+            self._journal.finish_step(self.place_of(metadata), node, since, recorded)
 
     @property
     def position(self) -> int:
@@ -127,7 +134,23 @@ class GraphRecorder:
 
     def inside(self, metadata: Metadata) -> AbstractContextManager[None]:
         """Make questions in this context belong to a task of the graph."""
-        return self._journal.inside(self._place(metadata))
+        return self._journal.inside(self.place_of(metadata))
+
+    # Interrupts
+
+    def note_interrupt(self, error: BaseException, place: str) -> None:
+        """Note the place of a call of `interrupt()`, the innermost first."""
+        if isinstance(error, GraphInterrupt):
+            for interrupt in error.args[0]:
+                self.interrupt_places.setdefault(interrupt.id, place)
+
+    def interrupted(self, interrupt_id: str) -> AbstractContextManager[None]:
+        """Make waits in this context belong to the tool or node that has called `interrupt()`."""
+        return self._journal.inside(self.interrupt_places.get(interrupt_id, ""))
+
+    def own_id(self) -> str:
+        """Return an id for a request without a tool call: the same when the turn is continued."""
+        return f"interrupt-{fingerprint([self._journal.segment, self._journal.place('interrupt')])[:16]}"
 
     # Models
 
@@ -138,7 +161,7 @@ class GraphRecorder:
         if run_id in self._calls:
             return self._calls[run_id]
         digest = fingerprint([_comparable(message) for message in messages])
-        place = self._numbers.next(self._place(metadata), digest)
+        place = self._numbers.next(self.place_of(metadata), digest)
         await self._relay.flush()
         self._calls[run_id] = await self._journal.begin_model(
             place,
@@ -200,7 +223,7 @@ class GraphRecorder:
                 yield output
             return
         path = next((text.agent_path for text in texts if not isinstance(text, str)), ())
-        place = self._numbers.next(f"{self._place(metadata)}/text", "")
+        place = self._numbers.next(f"{self.place_of(metadata)}/text", "")
         await self._relay.flush()
         names = (metadata.get("langgraph_node") or "", "text")
         call = await self._journal.begin_model(place, names=names, agent_path=path)
@@ -219,7 +242,7 @@ class GraphRecorder:
 
     async def call_tool(self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Any]) -> Any:
         """Call a tool once: after a crash its recorded result is returned, or its recorded error raised."""
-        place = self._place(metadata)
+        place = self.place_of(metadata)
         try:
             begun = await self._begin_tool(tool, call, place)
         except ToolDeniedError as denied:
@@ -230,7 +253,9 @@ class GraphRecorder:
             token = _outer_call.set(f"{place}:{call.call_id}")
             try:
                 result = await run()
-            except GraphBubbleUp:
+            except GraphBubbleUp as error:
+                self.note_interrupt(error, f"{place}:{call.call_id}")
+                begun.wait()
                 raise
             except Exception as error:
                 begun.finish({"error": _record_error(error)})
@@ -242,7 +267,7 @@ class GraphRecorder:
 
     def call_tool_in_thread(self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Any]) -> Any:
         """Do the same as `call_tool` in a thread."""
-        place = self._place(metadata)
+        place = self.place_of(metadata)
         try:
             begun = self.wait(self._begin_tool(tool, call, place))
         except ToolDeniedError as denied:
@@ -253,7 +278,9 @@ class GraphRecorder:
             token = _outer_call.set(f"{place}:{call.call_id}")
             try:
                 result = run()
-            except GraphBubbleUp:
+            except GraphBubbleUp as error:
+                self.note_interrupt(error, f"{place}:{call.call_id}")
+                self.wait(_wait(begun))
                 raise
             except Exception as error:
                 self.wait(_finish(begun, {"error": _record_error(error)}))
@@ -269,14 +296,9 @@ class GraphRecorder:
 
     def _name_call(self, tool: str, metadata: Metadata) -> str:
         """Return an id for a tool call that no model has requested: the same when the turn is continued."""
-        place = f"{self._journal.segment}/{self._place(metadata)}/{tool}"
+        place = f"{self._journal.segment}/{self.place_of(metadata)}/{tool}"
         self._tool_numbers[place] += 1
         return f"{tool}-{fingerprint([place, self._tool_numbers[place]])[:16]}"
-
-    def _announce_call(self, call: ToolRun, metadata: Metadata) -> Announcement:
-        place = self._place(metadata)
-        announce = partial(self._journal.announce_tool, place, call.call_id, call.tool, call.args, agent_path=call.path)
-        return Announcement(announce)
 
     def _find_path(self, parent: Path, call_id: str | None, task: str) -> tuple[Path | None, frozenset[Path]]:
         """Return the recorded path of a sub-agent, in a tool call or a subgraph, and the paths of others."""
@@ -289,7 +311,7 @@ class GraphRecorder:
 
     # Places and threads
 
-    def _place(self, metadata: Metadata) -> str:
+    def place_of(self, metadata: Metadata) -> str:
         return "/".join(filter(None, (_outer_call.get(), self.listener.tasks.name_of(metadata))))
 
     @property
@@ -330,6 +352,10 @@ class GraphRecorder:
 
 async def _finish(call: JournaledCall, result: Any) -> None:
     call.finish(result)
+
+
+async def _wait(call: JournaledCall) -> None:
+    call.wait()
 
 
 class _CallNumbers:
@@ -415,8 +441,12 @@ class _JournaledNode(Runnable[Any, Any]):
         if (recorded := recorder.find_output(name, metadata)) is not None:
             return _restore_result(recorded)
         since = recorder.position
-        with recorder.inside(metadata):
-            output = await self._inner.ainvoke(input, config, **kwargs)
+        try:
+            with recorder.inside(metadata):
+                output = await self._inner.ainvoke(input, config, **kwargs)
+        except GraphInterrupt as error:
+            recorder.note_interrupt(error, recorder.place_of(metadata))
+            raise
         await recorder.end_node(name, metadata, since, output)
         return output
 

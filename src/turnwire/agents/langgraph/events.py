@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -18,7 +18,6 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.outputs import ChatGenerationChunk, LLMResult
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
-from msgspec import Struct
 from pydantic_core import PydanticCustomError, ValidationError
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
@@ -39,14 +38,7 @@ from turnwire.core.log.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_call, tool_error_text
 
-
-class Announcement(NamedTuple):
-    """A function that the reader of the queue calls when everything before it is written."""
-
-    set: Callable[[], None]
-
-
-Flushed = asyncio.Event | threading.Event | Announcement
+Flushed = asyncio.Event | threading.Event
 """A marker in the queue; the reader sets it when everything before it is written."""
 _FLUSH_TIMEOUT_SECONDS = 30
 
@@ -180,8 +172,8 @@ class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
     `calls` has the tool calls, and `tasks` the names of the graph's tasks. `has_answered` is True if text of the answer
-    was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` and
-    `announce_call` are called for a tool call without an id, `find_path` for the path of a sub-agent.
+    was recorded. `failed_tools` and `model_error` tell which part of the run raised an exception. `name_call` is called
+    for a tool call without an id, `find_path` for the path of a sub-agent.
     """
 
     run_inline = True
@@ -195,7 +187,6 @@ class GraphListener(BaseCallbackHandler):
         self.calls = GraphToolCalls()
         self.tasks = TaskNames()
         self.name_call: Callable[[str, Mapping[str, Any]], str] | None = None
-        self.announce_call: Callable[[ToolRun, Mapping[str, Any]], Announcement] | None = None
         self.find_path: Callable[[Path, str | None, str], tuple[Path | None, frozenset[Path]]] | None = None
         self._relay = relay
         self._records_text = records_text
@@ -404,10 +395,9 @@ class GraphListener(BaseCallbackHandler):
         call_id, is_new = self.calls.begin(requested_id)
         args = plain(self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str}))
         call = self._tools[run_id] = ToolRun(requested_id, call_id, tool, args, self.path_in(metadata))
-        if self.announce_call and not rest.get("tool_call_id"):
-            self._relay.send(self.announce_call(call, metadata or {}))
         if is_new:
-            self._relay.send(ToolCallEvent(call_id, tool, args, agent_path=call.path))
+            shown = self.calls.shown_arguments(requested_id, args)
+            self._relay.send(ToolCallEvent(call_id, tool, shown, agent_path=call.path))
         self._relay.flush_in_thread()
         set_running_call(call_id)
         if requested_id in self.calls.invalid:
@@ -519,15 +509,8 @@ def _numbers(path: Any) -> Iterator[int]:
             yield part
 
 
-class EarlierCalls(Struct, frozen=True):
-    """The calls before a suspension: how often each was tried, and which began and have no result."""
-
-    tries: dict[str, int]
-    paused: dict[str, str]
-
-
 class GraphToolCalls:
-    """The tool calls of a run: requested by the model, begun, ended, also over a suspension.
+    """The tool calls of a run: requested by the model, decided by a person, begun, ended.
 
     A call has the id that the model gave it; a retry of the graph has an id of its own. `invalid` are the calls whose
     arguments are no JSON object.
@@ -535,11 +518,11 @@ class GraphToolCalls:
 
     def __init__(self) -> None:
         self.invalid: set[str] = set()
+        self.decided: dict[str, Decision] = {}
         self._requests: dict[str, tuple[str, dict[str, Any]]] = {}
         self._tries: Counter[str] = Counter()
         self._results: set[str] = set()
         self._paused: dict[str, str] = {}
-        self._decided: dict[str, dict[str, Any]] = {}
 
     def read_requests(self, message: AIMessage, pieces: Iterable[tuple[list[str], list[str]]]) -> None:
         """Read the calls of a reply, with the streamed pieces of their ids and arguments.
@@ -560,7 +543,7 @@ class GraphToolCalls:
             self._requests[call["id"] or ""] = call["name"], call["args"]
 
     def begin(self, requested_id: str) -> tuple[str, bool]:
-        """Return the id of a call in the log, and False if the call continues after a suspension."""
+        """Return the id of a call in the log, and False if the call goes on after an interrupt."""
         if requested_id in self._paused:
             return self._paused.pop(requested_id), False
         # A retry is another call: the first one has its result, and an id stands for one call and result.
@@ -570,8 +553,14 @@ class GraphToolCalls:
 
     def arguments(self, requested_id: str, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments the model wrote; for a decided call the actual ones, which must match the decision."""
-        is_requested = requested_id in self._requests and requested_id not in self._decided
+        is_requested = requested_id in self._requests and requested_id not in self.decided
         return self._requests[requested_id][1] if is_requested else inputs
+
+    def shown_arguments(self, requested_id: str, args: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments for the log: of a call that a person has changed, those of the model."""
+        decision = self.decided.get(requested_id)
+        is_changed = decision is not None and decision.requested_args is not None and decision.args == args
+        return (decision.requested_args or {}) if decision is not None and is_changed else args
 
     def end(self, call_id: str) -> None:
         self._results.add(call_id)
@@ -587,25 +576,12 @@ class GraphToolCalls:
             return
         if call_id not in self._tries:
             self._tries[call_id] += 1
-            args = self._decided[call_id] if call_id in self._decided else self.arguments(call_id, {})
+            args = self.decided[call_id].args if call_id in self.decided else self.arguments(call_id, {})
             yield ToolCallEvent(call_id, tool, plain(args), agent_path=path)
         self.end(call_id)
         yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
-
-    # Suspension
 
     def find_request(self, tool: str, args: dict[str, Any], excluded: Collection[str]) -> str | None:
         """Return the id of a requested call with this tool and arguments that has not begun."""
         matching = (call_id for call_id, request in self._requests.items() if request == (tool, args))
         return next((call_id for call_id in matching if call_id not in excluded and call_id not in self._tries), None)
-
-    def earlier_calls(self, pending: Collection[str]) -> EarlierCalls:
-        """Return the calls to restore, without the pending ones: those are logged again to compare their arguments."""
-        tries = {call: count for call, count in self._tries.items() if call not in pending}
-        return EarlierCalls(tries, {call: call_id for call, call_id in self._paused.items() if call not in pending})
-
-    def restore(self, earlier: EarlierCalls, decisions: Sequence[Decision]) -> None:
-        """Restore the calls from before the suspension, so that none is logged twice."""
-        self._tries.update(earlier.tries)
-        self._paused.update(earlier.paused)
-        self._decided = {decision.call_id: decision.args for decision in decisions}

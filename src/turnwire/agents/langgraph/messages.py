@@ -160,12 +160,13 @@ def usage_event(message: AIMessage, path: Path) -> UsageEvent | None:
 
 
 async def stream_steered(
-    graph: Any, input: Any, config: RunnableConfig, flush: Callable[[], Awaitable[None]], **options: Any
+    graph: Any, input: Any, config: RunnableConfig, flush: Callable[[], Awaitable[None]], number: int, **options: Any
 ) -> AsyncGenerator[tuple[tuple[str, ...], str, Any]]:
     """Yield what `graph.astream` yields, and take the messages that come meanwhile into the graph's state.
 
     To take messages, the graph is drained, and goes on from a checkpoint that has them. A graph whose state has no
     `messages` takes none: a message to it becomes the next turn. `flush` waits until the graph's events are in the log.
+    `number` counts the times that the graph has been resumed in its run.
     """
     inputs = current_inputs()
     if inputs is None or not has_message_ids(graph):
@@ -191,7 +192,7 @@ async def stream_steered(
             configurable = {**config.get("configurable", {})}
             configurable.pop("checkpoint_id", None)
             config, input = {**config, "configurable": configurable}, None
-            await _add_messages(graph.checkpointer, config, inputs, f"step {steps}")
+            await _add_messages(graph.checkpointer, config, inputs, f"step {number}.{steps}")
 
 
 async def _add_messages(saver: BaseCheckpointSaver[Any], config: RunnableConfig, inputs: TurnInputs, key: str) -> None:

@@ -169,6 +169,10 @@ class JournaledCall:
         if self._started.kind == "tool":
             self._journal.expect_result(self._started.call_id)
 
+    def wait(self) -> None:
+        """Record that a tool call was stopped to wait for an answer outside it, and runs again from its beginning."""
+        self._journal.record(self._end_entry("waiting"))
+
     def show(self, since: int | None = None) -> None:
         """Record that the events of a finished call stand at new positions, or some of them: those after `since`."""
         entry = self._end_entry("shown")
@@ -422,7 +426,9 @@ class TurnJournal:
 
     def find_step(self, place: str) -> RecordedCall | None:
         """Return a recorded step, if all events from it are still valid. The calls inside it are not made again."""
-        step = self.recording.calls.get(f"{place}#step")
+        key = f"{place}#step"
+        step = self.recording.calls.get(key)
+        self._unmet.discard(key)
         if step is None or (self.is_void(step.position) and step.since < step.position):
             return None
         self._skip_inside(place)

@@ -201,13 +201,14 @@ def _current(function: str) -> tuple[TurnWaits | None, TurnJournal]:
     return current_waits(), journal
 
 
-async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
+async def ask(prompt: str, schema: dict[str, Any] | None = None, *, agent_path: tuple[str, ...] = ()) -> Any:
     """Ask the user, and return the answer: a value that fits the JSON schema, or any JSON value without one.
 
-    For tools and agents. The turn is suspended until there is a reply, in any process and for as
-    long as `approval_timeout` allows; then the tool that asks runs again from its beginning, and `ask` returns. So the
-    code before it runs twice. Raises QuestionDeclinedError, whose message a model may read, ValueError for a schema
-    that is no flat form (see `core.people.schemas`), and AgentError outside such a turn.
+    For tools and agents. The turn is suspended until there is a reply, in any process and for as long as
+    `approval_timeout` allows; then the tool that asks runs again from its beginning, and `ask` returns. So the code
+    before it runs twice. `agent_path` is for adapters, of questions outside a tool. Raises QuestionDeclinedError, whose
+    message a model may read, ValueError for a schema that is no flat form (see `core.people.schemas`), and AgentError
+    outside such a turn.
     """
     waits, journal = _current("ask()")
     if schema is not None:
@@ -218,7 +219,7 @@ async def ask(prompt: str, schema: dict[str, Any] | None = None) -> Any:
         prompt,
         schema,
         caller and caller.call_id,
-        agent_path=caller.agent_path if caller else (),
+        agent_path=caller.agent_path if caller else agent_path,
     )
     details = {"prompt": prompt, "schema": schema}
     with await journal.begin_tool(place, question.id, "ask", details, repeatable=True) as call:
