@@ -200,6 +200,7 @@ async def test_missing_requirement_is_reported(tmp_path: Path) -> None:
 async def test_extension_is_enabled_when_its_secrets_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = {"env": "KV_TOKEN", "description": "Ask Ann.", "url": "https://example.org/token"}
     write_extension(tmp_path / "x", "kv", secrets=[secret, {"env": "KV_EXTRA", "required": False}])
+    monkeypatch.setenv("KV_TOKEN", "")  # An empty secret counts as missing.
     async with running(tmp_path / "x", ECHO) as kernel:
         assert kernel["kv"].state == "unconfigured"
         assert kernel["kv"].hint == "set KV_TOKEN. Ask Ann. https://example.org/token"

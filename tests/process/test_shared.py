@@ -143,7 +143,7 @@ async def test_move_takes_uploads_and_records_of_channels_along(tmp_path: Path) 
         moved = [await run("move", "--data", data, "--database-url", url) for _ in range(2)]
         assert [result.code for result in moved] == [0, 0], moved
         assert "Moved 3 records of channels." in moved[0].out
-        assert "Moved 1 uploaded documents." in moved[0].out
+        assert "Moved 1 records of documents." in moved[0].out
         assert "records of channels" not in moved[1].out
         with closing(SharedDatabase(url)) as database:
             await asyncio.to_thread(database.open)

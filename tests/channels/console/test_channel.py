@@ -216,7 +216,7 @@ async def test_approval_request_is_decided_with_one_key(
 ) -> None:
     ours, keyboard = seat
     decisions = Decisions()
-    channel = ConsoleChannel(terminal.screen, keyboard, settle_seconds=0)
+    channel = ConsoleChannel(terminal.screen, keyboard, key_grace=0)
     await channel.initialize(decisions)  # type: ignore[arg-type]
     ask = ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={"sum": 3}, reason="It is much")
     await channel.on_approval_request("ann", ask)
@@ -233,7 +233,7 @@ async def test_approval_request_that_is_over_does_not_block_the_next(
 ) -> None:
     ours, keyboard = seat
     decisions = Decisions()
-    channel = ConsoleChannel(terminal.screen, keyboard, settle_seconds=0)
+    channel = ConsoleChannel(terminal.screen, keyboard, key_grace=0)
     await channel.initialize(decisions)  # type: ignore[arg-type]
     await channel.on_approval_request("ann", ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={}))
     await until(lambda: keyboard.on_key is not None)

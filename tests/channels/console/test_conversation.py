@@ -73,7 +73,7 @@ class ShownTurn:
     def __init__(self, script: ScriptedServer, host: RemoteHost, keyboard: Keyboard | None, settle: float) -> None:
         self.script = script
         self.terminal = Terminal()
-        self.conversation = Conversation(host, self.terminal.view, keyboard, settle_seconds=settle)
+        self.conversation = Conversation(host, self.terminal.view, keyboard, key_grace=settle)
         self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay", None, None)))
 
     async def sees(self, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from turnwire.channels.console.conversation import SETTLE_SECONDS
+from turnwire.channels.console.conversation import KEY_GRACE_SECONDS
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen, process_screen
 from turnwire.channels.console.view import LiveView, PlainView, View, call_label, clean_line, render_answer
@@ -39,11 +39,11 @@ class ConsoleChannel(StreamingChannel):
         screen: Screen | None = None,
         keyboard: Keyboard | None = None,
         *,
-        settle_seconds: float = SETTLE_SECONDS,
+        key_grace: float = KEY_GRACE_SECONDS,
     ) -> None:
         self._screen = screen or process_screen()
         self._keyboard = keyboard or Keyboard()
-        self._settle_seconds = settle_seconds
+        self._key_grace = key_grace
         self._answers: dict[str, _ChannelAnswer] = {}
         self._question_lock = asyncio.Lock()
         self._open_asks: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -149,7 +149,7 @@ class ConsoleChannel(StreamingChannel):
             try:
                 with self._keyboard.listening():
                     # A key pressed just after the question appeared was meant for something else.
-                    while (key := await keys.get()) not in "yYnN\r\n" or not self._is_settled(question_at):
+                    while (key := await keys.get()) not in "yYnN\r\n" or not self._is_past_grace(question_at):
                         pass
             finally:
                 self._keyboard.on_key = None
@@ -158,8 +158,8 @@ class ConsoleChannel(StreamingChannel):
         except TurnwireError as error:
             await self._show(Text(f"✗ the decision was not recorded: {error}", "red"))
 
-    def _is_settled(self, question_at: float) -> bool:
-        return time.monotonic() - question_at >= self._settle_seconds
+    def _is_past_grace(self, question_at: float) -> bool:
+        return time.monotonic() - question_at >= self._key_grace
 
     async def _say(self, message: str) -> None:
         await self._show(*render_answer(clean_text(message)), Text())
@@ -256,12 +256,12 @@ async def _read_line() -> str:
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
-    def settle(text: str) -> None:
+    def set_line(text: str) -> None:
         if not line.done():
             line.set_result(text)
 
     # A daemon: a thread that waits for the keyboard must not keep the process from ending.
-    threading.Thread(target=lambda: loop.call_soon_threadsafe(settle, sys.stdin.readline()), daemon=True).start()
+    threading.Thread(target=lambda: loop.call_soon_threadsafe(set_line, sys.stdin.readline()), daemon=True).start()
     if not (text := await line):
         raise EOFError
     return text

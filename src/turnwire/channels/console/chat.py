@@ -158,11 +158,11 @@ class Chat:
             self._say("There are no conversations yet.")
             return
         for number, session in enumerate(sessions, 1):
-            mark = "•" if session.id == self._session_id else " "
+            bullet = "•" if session.id == self._session_id else " "
             turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
             self._screen.print(
                 Text.assemble(
-                    f"{mark}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {turns}", "dim")
+                    f"{bullet}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {turns}", "dim")
                 )
             )
         picked = await self._prompt.answer("Number (Enter for none)? ")

@@ -44,7 +44,7 @@ from turnwire.core.people.schemas import TextForm
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0
-SETTLE_SECONDS = 0.5
+KEY_GRACE_SECONDS = 0.5
 """Keys pressed this soon after a question were meant for something else."""
 
 _THOUGHT_LENGTH = 50
@@ -228,13 +228,13 @@ class Conversation:
     """One turn in a terminal. Without a `keyboard`, tools that need consent are refused and questions declined."""
 
     def __init__(
-        self, host: Host, view: View, keyboard: Keyboard | None, *, settle_seconds: float = SETTLE_SECONDS
+        self, host: Host, view: View, keyboard: Keyboard | None, *, key_grace: float = KEY_GRACE_SECONDS
     ) -> None:
         self.presenter = TurnPresenter(view)
         self._host = host
         self._view = view
         self._keyboard = keyboard
-        self._settle_seconds = settle_seconds
+        self._key_grace = key_grace
         self._question_at = 0.0
         self._pending_calls: list[ApprovalRequestEvent] = []
         self._undecided: set[str] = set()
@@ -383,8 +383,8 @@ class Conversation:
 
     def _on_key(self, key: str) -> None:
         # A key pressed just after the question appeared was meant for the text being typed.
-        is_settled = time.monotonic() - self._question_at >= self._settle_seconds
-        if is_settled and key in "yYnN\r\n" and self._pending_calls:
+        is_past_grace = time.monotonic() - self._question_at >= self._key_grace
+        if is_past_grace and key in "yYnN\r\n" and self._pending_calls:
             call = self._pending_calls.pop(0)
             self._spawn(self._decide(call, approved=key in "yY"))
             self._show_question()

@@ -13,7 +13,7 @@ from turnwire.channels.console.screen import Line, Screen
 from turnwire.core.log.codec import clean_text
 
 Tone = Literal["quiet", "good", "bad", "warning"]
-MARKS: dict[Tone, str] = {"quiet": "·", "good": "✓", "bad": "✗", "warning": "■"}
+SYMBOLS: dict[Tone, str] = {"quiet": "·", "good": "✓", "bad": "✗", "warning": "■"}
 
 _VALUE_LENGTH = 40
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -151,7 +151,7 @@ class PlainView:
             self._print(f"· {text}")
 
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
-        self._print(f"{'  ' * depth}{MARKS[tone]} {text}")
+        self._print(f"{'  ' * depth}{SYMBOLS[tone]} {text}")
 
     def finish(self) -> None: ...
 
@@ -230,7 +230,7 @@ class LiveView:
         self._active_at = self._clock()
 
     def begin(self, key: str, label: str, depth: int = 0) -> None:
-        self._settle()
+        self._flush_text()
         self._steps[key] = _Step(label, depth, self._clock())
 
     def progress(self, key: str, text: str) -> None:
@@ -238,13 +238,13 @@ class LiveView:
             step.text = text
 
     def end(self, key: str, label: str, *, succeeded: bool, ms: float | None = None, depth: int = 0) -> None:
-        self._settle()
+        self._flush_text()
         self._active_at = self._clock()
         step = self._steps.pop(key, None)
         if ms is None and step is not None:
             ms = (self._clock() - step.began) * 1000
         tone: Tone = "good" if succeeded else "bad"
-        line = Text.assemble((f"{MARKS[tone]} ", _STYLES[tone]), label)
+        line = Text.assemble((f"{SYMBOLS[tone]} ", _STYLES[tone]), label)
         if ms is not None:
             line.append(f" {duration(ms)}", "dim")
         self._add_step(line, depth)
@@ -256,9 +256,9 @@ class LiveView:
         self._notice = None if text is None else _Step(text, 0, self._clock())
 
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
-        self._settle()
+        self._flush_text()
         style = _STYLES[tone]
-        self._add_step(Text.assemble((f"{MARKS[tone]} ", style), (text, "" if tone == "good" else style)), depth)
+        self._add_step(Text.assemble((f"{SYMBOLS[tone]} ", style), (text, "" if tone == "good" else style)), depth)
 
     def finish(self) -> None:
         steps, self._steps = self._steps, {}
@@ -294,7 +294,7 @@ class LiveView:
         self._is_over = True
         self.paint()
 
-    def _settle(self) -> None:
+    def _flush_text(self) -> None:
         """Write the text so far above the step that follows, unless that would split a code block."""
         if not self._blocks.is_in_code:
             self._finish_text()

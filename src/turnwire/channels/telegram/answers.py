@@ -223,8 +223,8 @@ def _contents(answer: Answer) -> list[Content]:
     pieces = messages(render(answer.text or ""))
     if answer.stopped:
         last = pieces.pop() if pieces else Formatted()
-        mark = italic(_STOPPED if last.is_blank else f"\n\n{_STOPPED}")
-        pieces += [last.followed_by(mark)] if last.units + mark.units <= LIMIT else [last, italic(_STOPPED)]
+        note = italic(_STOPPED if last.is_blank else f"\n\n{_STOPPED}")
+        pieces += [last.followed_by(note)] if last.units + note.units <= LIMIT else [last, italic(_STOPPED)]
     contents = [Content(piece) for piece in pieces or [Formatted(_EMPTY)]]
     if answer.buttons is not None:
         contents[-1] = Content(contents[-1].body, msgspec.json.decode(answer.buttons))

@@ -110,7 +110,7 @@ class LiveAnswer:
             await self._show()
             await self._pause()
         if self._draft is not None and (pieces := messages(render(self._final))):
-            await self._draft.settle(pieces[-1])
+            await self._draft.show_final(pieces[-1])
 
     async def _wait_for_content(self) -> None:
         """Wait for something that is worth a notification on a phone; meanwhile show the typing indicator."""
@@ -291,7 +291,7 @@ class Draft:
         self._shown, self._topic, self._shown_at = text, topic, now
         return not self.is_refused
 
-    async def settle(self, message: Formatted) -> None:
+    async def show_final(self, message: Formatted) -> None:
         """Show exactly what the final message will show."""
         if self._shown is None or self.is_refused or not self._budget.take_draft():
             return

@@ -161,8 +161,8 @@ class _Writer:
         for number, item in enumerate(node.children):
             if number:
                 self._write("\n")
-            mark = f"{first + number}. " if node.type == "ordered_list" else "• "
-            self._write(indent + mark)
+            bullet = f"{first + number}. " if node.type == "ordered_list" else "• "
+            self._write(indent + bullet)
             self.blocks(item.children, indent=indent + "    ", gap="\n")
 
     def _code(self, code: str, language: str | None) -> None:

@@ -35,7 +35,7 @@ from turnwire.core.backoff import Backoff
 Buttons = Sequence[Sequence[dict[str, str]]]
 
 # A call whose connection broke may still be under way.
-_SETTLING_SECONDS = 5.0
+_ARRIVAL_SECONDS = 5.0
 _CANDIDATE_IDS = 6
 _MAX_CANDIDATE_IDS = 36
 _ANSWERED = re.compile(r"-?[0-9]+:([0-9]+)(?:#.*)?")
@@ -300,7 +300,7 @@ class Posting:
 
     async def _find(self, number: int, part: MessagePart) -> MessagePart | None:
         """Look for a message whose sending was cut off. Return None if it did not arrive. Raises TelegramError."""
-        await self._sender.clock.sleep(_SETTLING_SECONDS)
+        await self._sender.clock.sleep(_ARRIVAL_SECONDS)
         chat_id, newest, after = self._address.chat_id, self._sender.newest, part.sent_after or 0
         # Two lost messages of a chat must not be taken for one.
         async with newest.lock(chat_id):
