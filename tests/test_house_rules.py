@@ -24,7 +24,7 @@ from tests.contracts.wires import WIRES
 from tests.test_language import trees
 from turnwire import assembly
 from turnwire.app import Turnwire
-from turnwire.cli import app as commands
+from turnwire.cli.main import app as commands
 from turnwire.core import errors, metrics
 from turnwire.core.contracts.wires import Control
 from turnwire.core.log.events import Event, EventBase

@@ -1,3 +1,3 @@
-from turnwire.cli import main
+from turnwire.cli.main import main
 
 main()

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from tests.channels.console.typist import serving_agents, typing
 from tests.serving import PATIENCE, quick_settings, serving, within
 from turnwire import Turn, Turnwire
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.cli.serve import welcome
 from turnwire.cli.web_server import listen, url_of
 from turnwire.core.log.events import Event, UsageEvent

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from tests.retrieval.paper import opened, pdf, word
 from turnwire.assembly import LIBRARY_FILE
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.retrieval import indexer
 
 

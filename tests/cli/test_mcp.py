@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from turnwire.cli import app
+from turnwire.cli.main import app
 
 
 def test_missing_extra_ends_the_command_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.scripted_model import Plan
 from tests.serving import quick_settings
 from turnwire import Turnwire
 from turnwire.agents.loader import load_agent
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.core.log.follow import follow
 from turnwire.recordings.recording import decode_recording
 from turnwire.server.messages import MessageBody

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 import yaml
 
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.server.api import operations
 from turnwire.settings import Settings
 

@@ -14,7 +14,7 @@ from tests.extensions.harness import BASE, write_extension
 from tests.process.server_process import served
 from tests.serving import saying
 from turnwire import Settings, Turnwire
-from turnwire.cli import app
+from turnwire.cli.main import app
 
 run = CliRunner().invoke
 

@@ -64,7 +64,7 @@ def test_server_without_documents_loads_no_document_readers() -> None:
 
 
 def test_server_does_not_load_the_testing_package() -> None:
-    code = "from turnwire.cli import app, serve\nfrom turnwire import Turnwire\nTurnwire(store='memory').asgi()"
+    code = "from turnwire.cli.main import app, serve\nfrom turnwire import Turnwire\nTurnwire(store='memory').asgi()"
     assert not {module for module in loaded_modules("-c", code) if module.startswith("turnwire.testing")}
 
 
@@ -94,7 +94,7 @@ COMMANDS = [
 HELP = """
 import json
 import sys
-from turnwire.cli import main
+from turnwire.cli.main import main
 packages = {}
 for command in json.loads(sys.argv.pop()):
     sys.argv[1:] = [*command.split(), "--help"]

@@ -9,7 +9,7 @@ from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from turnwire import Turn, journaled
 from turnwire.agents.loader import as_agent
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.recordings.recording import decode_recording
 from turnwire.recordings.replay import replay_turn
 

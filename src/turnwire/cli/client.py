@@ -46,7 +46,7 @@ def withdraw(data: Path) -> None:
 
 def announced_server(data: Path, key: str | None = None) -> "ServerAddress":
     """Return the address in the data folder, with `key` or the control token. Raise HostError if there is none."""
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
     from turnwire.client import ServerAddress
 
     try:
@@ -60,7 +60,7 @@ def announced_server(data: Path, key: str | None = None) -> "ServerAddress":
 
 def find_server(data: Path, url: str | None, key: str | None) -> "ServerAddress | None":
     """Return the server at `url`, or the running server that uses the data folder; None if there is neither."""
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
     from turnwire.client import ServerAddress
     from turnwire.stores.sqlite.disk import is_locked
 
@@ -87,7 +87,7 @@ def request(server: "ServerAddress", method: str, path: str, body: dict[str, Any
 @asynccontextmanager
 async def connected(server: "ServerAddress") -> "AsyncGenerator[AsyncClient]":
     """Open a client that fails at once if no server answers, with a HostError for the person at the terminal."""
-    from turnwire.channels.console.host import host_errors
+    from turnwire.cli.server_errors import host_errors
     from turnwire.client import AsyncClient, ReconnectLimits
 
     with host_errors():

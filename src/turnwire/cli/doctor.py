@@ -250,8 +250,8 @@ def _model() -> Verdict:
 
 
 def _server(data: Path) -> Verdict:
-    from turnwire.channels.console.host import HostError
     from turnwire.cli.client import announced_server, request
+    from turnwire.cli.server_errors import HostError
     from turnwire.stores.sqlite.disk import is_locked
 
     if not data.exists() or not is_locked(data):

@@ -131,7 +131,7 @@ def _call_server_or_store(
     path: str,
     body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
     from turnwire.core.errors import TurnwireError
     from turnwire.stores.sqlite.disk import is_locked
 

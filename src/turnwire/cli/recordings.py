@@ -427,7 +427,7 @@ def _checked(read: Any, prefix: str = "") -> Any:
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine; a HostError or TurnwireError ends the command with its message."""
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
     from turnwire.core.errors import TurnwireError
 
     try:

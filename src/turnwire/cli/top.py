@@ -38,7 +38,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print plain lines once; the default in a pipe.")] = False,
 ) -> None:
     """Watch the workers and the unfinished turns. Ctrl+C ends it."""
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
 
     if database_url is not None and url is None:
         database: PostgresArchive | None = _open_database(database_url)

@@ -116,7 +116,7 @@ def fork(
     key: Key = None,
 ) -> None:
     """Start a turn that shares another one's log up to a position, and print its id. It needs a running server."""
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
 
     server = find_server(data, url, key)
     if server is None:
@@ -316,7 +316,7 @@ def _read_timeline(data: Path, turn_id: str | None, database_url: str | None) ->
 
 
 def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "tuple[Timeline, Prices]":
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
 
     try:
         return asyncio.run(_fetch(url, key, turn))

@@ -12,7 +12,8 @@ import pytest
 from tests.client.servers import proxied, scripted
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.host import HostError, RemoteHost
+from turnwire.channels.console.host import RemoteHost
+from turnwire.cli.server_errors import HostError
 from turnwire.client import (
     ConnectionLost,
     ConnectionRestored,

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.contracts.stores import shared_databases
 from tests.contracts.turns import BOUND, followed, texts
 from tests.core.desk import Gate, open_desk
-from turnwire.cli import app
+from turnwire.cli.main import app
 from turnwire.core.log.events import DoneEvent
 from turnwire.core.log.turns import Turn
 from turnwire.stores.postgres import PostgresStore

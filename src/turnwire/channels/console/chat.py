@@ -16,10 +16,11 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.text import Text
 
 from turnwire.channels.console.conversation import Conversation
-from turnwire.channels.console.host import Host, HostError
+from turnwire.channels.console.host import Host
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
 from turnwire.channels.console.view import View, one_line, render_answer
+from turnwire.cli.server_errors import HostError
 from turnwire.client import ReceivedEvent, TurnUpdate
 from turnwire.core.log.events import DoneEvent, MessageEvent, SessionEvent
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, assert_never
 
-from turnwire.channels.console.host import Host, HostError
+from turnwire.channels.console.host import Host
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
+from turnwire.cli.server_errors import HostError
 from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import (

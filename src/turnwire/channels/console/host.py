@@ -1,52 +1,25 @@
-"""Hosts of a terminal's turns. `RemoteHost` is a server; the embedded host is in `cli.hosts`."""
+"""Hosts of a terminal's turns. `RemoteHost` is a server; the host in this process is in `embedded`."""
 
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from turnwire.cli.server_errors import client_finder, host_errors
 from turnwire.client import (
     AsyncClient,
     AsyncTurnHandle,
     ClientError,
     ReconnectLimits,
     ServerAddress,
-    ServerUnreachableError,
     TurnUpdate,
 )
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.log.codec import clean_text
 
-_HINT = "check its address, or start one with `turnwire serve`"
 _CHAT_HINT = "start one with `turnwire serve`, or use --embedded to run without a server"
-
-
-class HostError(Exception):
-    """A request that failed. The message says why, and what to do. `is_away`: it may succeed in a moment."""
-
-    def __init__(self, message: str, *, is_away: bool = False) -> None:
-        super().__init__(message)
-        self.is_away = is_away
-
-
-@contextmanager
-def host_errors(hint: str = _HINT) -> Generator[None]:
-    """Raise every ClientError as a HostError that says what to do at a command line.
-
-    `hint` is for a server that does not answer.
-    """
-    try:
-        yield
-    except ClientError as error:
-        message = clean_text(str(error))
-        if isinstance(error, ServerUnreachableError):
-            message += f"; {hint}"
-        elif error.status == 401:
-            message += "; pass a key with --key, or set TURNWIRE_API_KEY"
-        is_away = isinstance(error, ServerUnreachableError) or error.status == 503
-        raise HostError(message, is_away=is_away) from error
 
 
 class PastSession(Struct, frozen=True):
@@ -100,18 +73,6 @@ class Host(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-def client_finder(find: Callable[[], ServerAddress]) -> Callable[[], ServerAddress]:
-    """Wrap `find` for a client: a HostError becomes ServerUnreachableError, after which the client may try again."""
-
-    def locate() -> ServerAddress:
-        try:
-            return find()
-        except HostError as error:
-            raise ServerUnreachableError(str(error), reason=str(error), is_sent=False) from error
-
-    return locate
 
 
 CHAT_LIMITS = ReconnectLimits(give_up_seconds=60)

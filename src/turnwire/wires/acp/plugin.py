@@ -5,4 +5,5 @@ from turnwire.plugins import Plugin
 plugin = Plugin(
     name="acp",
     description="the agents in editors that speak the Agent Client Protocol",
+    commands="turnwire.wires.acp.commands:add_commands",
 )

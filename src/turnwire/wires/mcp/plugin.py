@@ -7,4 +7,5 @@ plugin = Plugin(
     description="the agents as tools of an MCP server",
     extra="turnwire[mcp]",
     routes=["turnwire.wires.mcp.routes:routes"],
+    commands="turnwire.wires.mcp.commands:add_commands",
 )

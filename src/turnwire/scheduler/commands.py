@@ -9,11 +9,16 @@ from urllib.parse import quote
 import typer
 
 from turnwire.cli.client import find_server, request
+from turnwire.cli.commands import OPERATE, Commands
 from turnwire.cli.options import Data, HelpfulCommand, HelpfulGroup, Key, Url, complete_id, fail, print_table
 
 app = typer.Typer(help="Send messages at set times.", no_args_is_help=True, cls=HelpfulGroup)
 
 _ScheduleId = Annotated[str, typer.Argument(help="The schedule's id, or its beginning or end.")]
+
+
+def add_commands(commands: Commands) -> None:
+    commands.add_group("schedules", app, OPERATE)
 
 
 @app.command(
@@ -128,7 +133,7 @@ def _last(schedule: dict[str, Any]) -> str:
 def _call(
     data: Path, url: str | None, key: str | None, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
 
     try:
         server = find_server(data, url, key)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnwire.cli.commands import TALK, Commands
 from turnwire.cli.options import Data, Key, Url, complete_id, fail
 
 if TYPE_CHECKING:
+    from turnwire.channels.console.embedded import HostOptions
     from turnwire.channels.console.host import Host
     from turnwire.channels.console.view import View
-    from turnwire.cli.hosts import HostOptions
     from turnwire.client import TurnUpdate
 
 # The exit codes of `ask`. Those above 128 are what a shell reports for SIGINT, SIGPIPE and SIGTERM.
@@ -46,6 +47,11 @@ SessionId = Annotated[
     str | None, typer.Option("--session", help="Continue the session with this id, or its beginning.")
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain text: no colours, nothing is redrawn.")]
+
+
+def add_commands(commands: Commands) -> None:
+    commands.add("chat", chat, TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
+    commands.add("ask", ask, TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
 
 
 def chat(
@@ -124,7 +130,7 @@ def _host_options(
     *,
     channel: bool = False,
 ) -> "HostOptions":
-    from turnwire.cli.hosts import HostOptions
+    from turnwire.channels.console.embedded import HostOptions
 
     options = HostOptions(
         data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()), channel
@@ -139,9 +145,9 @@ async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> 
     from rich.text import Text
 
     from turnwire.channels.console.chat import Chat
+    from turnwire.channels.console.embedded import open_host
     from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.channels.console.view import LiveView, PlainView
-    from turnwire.cli.hosts import open_host
 
     # Extensions of this process print to the same screen.
     screen = process_screen()
@@ -173,8 +179,8 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
 
     from turnwire.channels.console.channel import USER
     from turnwire.channels.console.chat import Prompt
+    from turnwire.channels.console.embedded import EmbeddedHost, open_host
     from turnwire.channels.console.screen import process_screen, terminal_console
-    from turnwire.cli.hosts import EmbeddedHost, open_host
     from turnwire.core.errors import TurnwireError
     from turnwire.extensions.calls import Background
 
@@ -219,10 +225,10 @@ async def _ask(
     from rich.console import Console
 
     from turnwire.channels.console.conversation import Conversation
+    from turnwire.channels.console.embedded import open_host
     from turnwire.channels.console.keyboard import Keyboard
     from turnwire.channels.console.screen import Screen, terminal_console
     from turnwire.channels.console.view import JsonView, LiveView, PlainView
-    from turnwire.cli.hosts import open_host
     from turnwire.client import attachment
 
     console = terminal_console()
@@ -279,7 +285,7 @@ def _run(program: Coroutine[Any, Any, int]) -> int:
 
 async def _run_to_exit_code(program: Coroutine[Any, Any, int]) -> int:
     from turnwire.channels.console.conversation import UserLeft
-    from turnwire.channels.console.host import HostError
+    from turnwire.cli.server_errors import HostError
 
     _cancel_on_signals()
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnwire.cli.commands import RUN, TALK, Commands
 from turnwire.cli.options import Data, Database, fail, load_settings, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from turnwire.testing.client import AgentClient
     from turnwire.testing.comparisons import ComparisonRun
     from turnwire.testing.evaluation import TurnFigures
+
+
+def add_commands(commands: Commands) -> None:
+    commands.add("index", index, RUN, "./handbook", "--watch", "--forget ./handbook")
+    commands.add("compare", compare, TALK, '"What is a turn?" "What is a wire?"')
 
 
 def index(

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from turnwire.app import Turnwire
 from turnwire.channels.console.channel import ConsoleChannel
-from turnwire.channels.console.host import Exchange, Host, HostError, PastSession, RemoteHost
+from turnwire.channels.console.host import Exchange, Host, PastSession, RemoteHost
 from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import load_agents
+from turnwire.cli.server_errors import HostError
 from turnwire.client import ReceivedEvent, ServerAddress, TurnUpdate
 from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.errors import TurnwireError

@@ -1,0 +1,73 @@
+"""`turnwire acp`: agents for an editor."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnwire.cli.commands import TALK, Commands
+from turnwire.cli.options import Data, Key, Url, fail
+from turnwire.cli.stdio import USAGE, Docs, Embedded, FindServer, serve, serve_embedded, server_finder
+
+if TYPE_CHECKING:
+    from turnwire.server.services import Services
+
+
+def add_commands(commands: Commands) -> None:
+    commands.add("acp", acp, TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
+
+
+def acp(
+    data: Data,
+    url: Url = None,
+    key: Key = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--agent",
+            metavar="<agent>",
+            help="The agent's name, or one to import as [bold]\\[name=]module:name[/], without a server."
+            " The latter may be repeated.",
+        ),
+    ] = None,
+    docs: Docs = None,
+    embedded: Embedded = False,
+) -> None:
+    """Serve the agents to an editor that speaks ACP, on stdin and stdout, until stdin ends.
+
+    They are those of a running server, found by the data folder or --url; or of this process. Turns of a server go on
+    when the editor leaves.
+    """
+    references = [name for name in agent or [] if ":" in name]
+    name = next((name for name in agent or [] if ":" not in name), None)
+    runs_here = embedded or bool(references or docs)
+    if url is not None and runs_here:
+        fail("--url asks a server; --embedded, --docs and --agent module:name run without one", USAGE)
+    serve(
+        None if runs_here else server_finder(data, url, key),
+        lambda find: _serve_acp(find, name),
+        lambda: serve_embedded(data, references, docs, lambda services: _serve_acp_here(services, name)),
+    )
+
+
+async def _serve_acp(find: FindServer, agent: str | None) -> None:
+    from turnwire import __version__
+    from turnwire.cli.server_errors import HostError, client_finder
+    from turnwire.client import AsyncClient
+    from turnwire.wires.acp.hosts import HostFailure, ServerHost
+    from turnwire.wires.acp.stdio import serve_stdio
+
+    async with AsyncClient(client_finder(find)) as client:
+        host = ServerHost(client)
+        try:
+            await host.agents()
+        except HostFailure as error:
+            raise HostError(str(error)) from error
+        await serve_stdio(host, __version__, agent)
+
+
+async def _serve_acp_here(services: "Services", agent: str | None) -> None:
+    from turnwire import __version__
+    from turnwire.wires.acp.hosts import EmbeddedSessions
+    from turnwire.wires.acp.stdio import serve_stdio
+
+    await serve_stdio(EmbeddedSessions(services), __version__, agent)

@@ -1,0 +1,61 @@
+"""`turnwire mcp`: agents as the tools of an MCP server on stdin and stdout."""
+
+from typing import Annotated
+
+import typer
+
+from turnwire.cli.commands import TALK, Commands
+from turnwire.cli.options import Data, Key, Url, fail
+from turnwire.cli.stdio import FAILED, USAGE, Docs, Embedded, FindServer, serve, serve_embedded, server_finder
+
+
+def add_commands(commands: Commands) -> None:
+    commands.add("mcp", mcp, TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
+
+
+def mcp(
+    data: Data,
+    url: Url = None,
+    key: Key = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--agent",
+            metavar="<agent>",
+            help="An agent to import as [bold]\\[name=]module:name[/], without a server. May be repeated.",
+        ),
+    ] = None,
+    docs: Docs = None,
+    embedded: Embedded = False,
+) -> None:
+    """Offer the agents as the tools of an MCP server on stdin and stdout, until stdin ends.
+
+    They are those of a running server, found by the data folder or --url; or of this process.
+    """
+    runs_here = embedded or bool(agent or docs)
+    if url is not None and runs_here:
+        fail("--url asks a server; --embedded, --docs and --agent run without one", USAGE)
+    try:
+        from turnwire.wires.mcp.stdio import serve_embedded as serve_tools
+    except ImportError:
+        fail("MCP needs an extra: pip install 'turnwire[mcp]'", FAILED)
+    serve(
+        None if runs_here else server_finder(data, url, key),
+        _serve_mcp,
+        lambda: serve_embedded(data, agent or [], docs, serve_tools),
+    )
+
+
+async def _serve_mcp(find: FindServer) -> None:
+    from turnwire.cli.server_errors import HostError
+    from turnwire.wires.mcp.stdio import McpAddress, serve_relay
+
+    def locate() -> McpAddress:
+        try:
+            server = find()
+        except HostError as error:
+            raise ConnectionError("the server has stopped; start it again with `turnwire serve`.") from error
+        headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+        return McpAddress(f"{server.url}/mcp", headers)
+
+    await serve_relay(locate)
