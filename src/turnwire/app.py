@@ -20,13 +20,9 @@ from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import Accepted, Store
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnRecord, TurnState
-from turnwire.core.run.runner import TurnRequest
 from turnwire.models.openai_client import build_types
 from turnwire.reporting.watchdog import LoopWatchdog
-from turnwire.scheduler.schedule import Schedule
-from turnwire.scheduler.service import Scheduler, follow_up_tool
 from turnwire.server.auth import (
-    LOCAL_PRINCIPAL,
     Authenticate,
     Authenticator,
     KeyRing,
@@ -43,8 +39,6 @@ from turnwire.tools.threads import install_executor
 
 if TYPE_CHECKING:
     from turnwire.extensions.kernel import Kernel
-    from turnwire.retrieval.agent import RetrievalAgent
-    from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.tools import Tool
 
 logger = logging.getLogger("turnwire.server")
@@ -107,6 +101,22 @@ class Termination:
         self._earlier[number](number, frame)
 
 
+class _ExtensionChannels:
+    """The channels of the extensions in this process."""
+
+    def __init__(self, kernel: "Kernel") -> None:
+        self._kernel = kernel
+
+    async def accept(
+        self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
+    ) -> bool:
+        router = self._kernel.router
+        if channel not in router.channels:
+            return False
+        await router.accept(message, user_id, channel, principal=principal, message_id=message_id, agent_id=agent)
+        return True
+
+
 class Turnwire:
     """Runs agents and serves their turns. Raises ValueError for unusable settings.
 
@@ -116,10 +126,7 @@ class Turnwire:
       `async def close()` is closed with the server.
     - `store`: "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     - `authenticate` lets a host application name the caller, in place of API keys.
-    - `docs`: files and folders from which the agent "documents" answers. Without any agent, it answers from Turnwire's
-      own documentation. `watch` indexes them again when they change. With the setting `vault`, the agent "vault"
-      answers from the notes in that folder as they are now.
-    - `demo` adds the scripted agent "demo", before or after all others.
+    - `demo` adds the scripted agent "demo": before all others, or as the last one if the operator has named none.
     - `extensions`: a list of folders, which may be empty; runs these and the installed ones. Without it, none run.
     - `tracer_provider`: OpenTelemetry's, for the spans of turns.
     - `control_token`: the operator's, for processes that share one; without it each makes its own.
@@ -137,8 +144,6 @@ class Turnwire:
         data: Path | str | None = None,
         settings: Settings | None = None,
         authenticate: Authenticate | None = None,
-        docs: Sequence[Path | str] = (),
-        watch: bool = False,
         demo: Literal["first", "last"] | None = None,
         extensions: Sequence[Path | str] | None = None,
         tracer_provider: Any = None,
@@ -156,14 +161,8 @@ class Turnwire:
         self.agents |= assembly.build_agents(settings, taken=self.agents)
         self._unwrapped = list(named.values())
         self.settings = settings
-        self.librarian: DocumentIndexer | None = None
-        self.vault: DocumentIndexer | None = None
-        self._document_agent: RetrievalAgent | None = None
-        self._scratch: Path | None = None
-        if store == "memory" and (docs or settings.vault or not self.agents):
-            self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
+        self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}") if store == "memory" else None
         self._shared = assembly.build_shared(store, settings)
-        self._add_own_agents([Path(path) for path in docs], watch, demo)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
@@ -177,8 +176,6 @@ class Turnwire:
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
-        self.scheduler = Scheduler(self.store, self._start_scheduled)
-        self._schedules = assembly.configured_schedules(settings)
         self._lifecycle = Lifecycle()
         self.services = Services(
             version=__version__,
@@ -192,36 +189,35 @@ class Turnwire:
             auth=Authenticator(self.keys, self.control_token, authenticate, self.logins),
             wires=assembly.build_wires(),
             lifecycle=self._lifecycle,
-            scheduler=self.scheduler,
-            documents=self.librarian,
-            vault=self.vault,
+            folder=self._scratch or settings.data,
+            shared=self._shared,
+            channels=None if self.kernel is None else _ExtensionChannels(self.kernel),
             push=self._push,
         )
         assembly.build_plugin_services(self.services)
+        self._add_own_agents(demo)
         self._factories: FactoryAgents | None = None
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
         self._maintenance_interval = maintenance_interval
         self._closing = AsyncExitStack()
 
-    def _add_own_agents(self, docs: list[Path], watch: bool, demo: Literal["first", "last"] | None) -> None:
-        """Add the agents that come with Turnwire: for the vault, for documents, and the demo."""
-        settings, folder = self.settings, self._scratch or self.settings.data
-        if settings.vault is not None:
-            self.vault, vault_agent = assembly.build_vault(folder, settings.vault, settings)
-            self.agents.setdefault("vault", vault_agent)
-            self.librarian = self.vault
-        if docs or not self.agents:
-            self.librarian, self._document_agent = assembly.build_retrieval(
-                folder, docs, settings, watch=watch, shared=self._shared
-            )
-            self.agents.setdefault("documents", self._document_agent)
-        if demo is not None:
+    def _add_own_agents(self, demo: Literal["first", "last"] | None) -> None:
+        """Add the agents of plugins, and the demo. Without any agent, add those that plugins have for this case."""
+        agents, plugins = self.agents, self.services.plugins.values()
+        for plugin in plugins:
+            agents.update({**plugin.agents(), **agents})
+        is_bare = not agents
+        if is_bare:
+            for plugin in plugins:
+                agents.update(plugin.default_agents())
+        if demo == "first" or (demo == "last" and is_bare):
             from turnwire.agents.demo import DemoAgent
 
-            self.agents.setdefault("demo", DemoAgent())
-            if demo == "first":
-                self.agents = {"demo": self.agents["demo"]} | self.agents
+            others = {name: agent for name, agent in agents.items() if name != "demo"}
+            demo_agent = {"demo": agents.get("demo", DemoAgent())}
+            agents.clear()
+            agents.update(demo_agent | others if demo == "first" else others | demo_agent)
 
     def asgi(self) -> Any:
         """Return the ASGI app, to be served on its own or mounted inside another one."""
@@ -272,15 +268,12 @@ class Turnwire:
             self.logins.secret = await asyncio.to_thread(self._shared.secret, "login")
         elif self._keeps_files:
             self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
-        for indexer in self._indexers():
-            await indexer.open()
-            stack.push_async_callback(indexer.close)
+        for plugin in self.services.plugins.values():
+            stack.push_async_callback(plugin.close)
+            await plugin.open()
         # These are closed after the extensions, also if they were not opened.
         stack.push_async_callback(self._close_factories)
         stack.push_async_callback(self._close_agents)
-        for service in self.services.plugins.values():
-            stack.push_async_callback(service.close)
-            await service.open()
         if self._push is not None:
             stack.push_async_callback(self._push.close)
         stack.push_async_callback(self.reports.close)
@@ -291,8 +284,8 @@ class Turnwire:
             stack.push_async_callback(self.kernel.close)
             # Before the runner opens, because an extension may bring the agent of a turn to recover.
             await self.kernel.load(self.agents, as_agent, self._offer_tools)
-        if self.settings.follow_ups:
-            self._offer_tools([follow_up_tool(self.scheduler, self.store)])
+        for plugin in self.services.plugins.values():
+            self._offer_tools(plugin.tools())
         factories = FactoryAgents(self.agents)
         await factories.open()
         self._factories = factories
@@ -301,12 +294,9 @@ class Turnwire:
         self.streams.open()
         if self.kernel is not None:
             await self.kernel.start()
-        for service in self.services.plugins.values():
-            stack.push_async_callback(service.stop)
-            await service.start()
-        await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
-        self.scheduler.open()
-        stack.push_async_callback(self.scheduler.close)
+        for plugin in self.services.plugins.values():
+            stack.push_async_callback(plugin.stop)
+            await plugin.start()
         stack.callback(asyncio.create_task(self._maintain()).cancel)
         if self.store.is_shared:
             stack.callback(asyncio.create_task(self.keys.follow_changes()).cancel)
@@ -343,17 +333,13 @@ class Turnwire:
     def _note_closed(self) -> None:
         self._lifecycle.is_open = False
 
-    def _indexers(self) -> "list[DocumentIndexer]":
-        """Return the indexers of the documents and of the vault, which may be the same one."""
-        return [indexer for indexer in dict.fromkeys((self.librarian, self.vault)) if indexer is not None]
-
     async def _close_agents(self) -> None:
         """Close each agent that has an `async def close()`, once."""
         if self._factories is None:
             return  # No agent can have run.
         # An agent may wrap an object; then the object has the `close`.
         own = [agent for name, agent in self.agents.items() if name not in self._factories.opened]
-        agents: list[Any] = [*own, self._document_agent, *self._unwrapped]
+        agents: list[Any] = [*own, *self._unwrapped]
         found = [agent.close for agent in agents if inspect.iscoroutinefunction(getattr(agent, "close", None))]
         closers = dict.fromkeys(found)  # A wrapper may have the `close` of its agent.
         if not closers:
@@ -377,31 +363,6 @@ class Turnwire:
     async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
         """Start a turn for a message, in the session that it names or in a new one."""
         return await start_turn(self.services, principal, body, idempotency_key)
-
-    async def _start_scheduled(self, schedule: Schedule, key: str) -> str | None:
-        """Start the turn of a schedule. Return its id, or None if another process runs the channel."""
-        if schedule.channel is not None and schedule.user_id is not None:
-            router = self.kernel.router if self.kernel is not None else None
-            if router is None or schedule.channel not in router.channels:
-                return None
-            await router.accept(
-                schedule.message,
-                schedule.user_id,
-                schedule.channel,
-                principal=schedule.principal,
-                message_id=key,
-                agent_id=schedule.agent,
-            )
-            return ""
-        request = TurnRequest(
-            principal=schedule.principal,
-            message=schedule.message,
-            session_id=schedule.session_id,
-            agent=schedule.agent,
-            channel="schedule",
-            idempotency_key=key,
-        )
-        return (await self.runner.start(request)).record.id
 
     async def state(self, record: TurnRecord) -> TurnState:
         """Return a turn's state, folded from what is committed of its log."""

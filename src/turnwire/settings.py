@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import (
     BaseModel,
     ConfigDict,
-    DirectoryPath,
     Discriminator,
     Field,
     FilePath,
@@ -62,21 +61,6 @@ class AgentSettings(BaseModel):
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""
-
-
-class ScheduleSettings(BaseModel):
-    """A message and the times at which it is sent. Give `cron`, or `every` in seconds."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    message: str = Field(min_length=1)
-    cron: str | None = None
-    every: int | None = None
-    timezone: str = "UTC"
-    agent: str | None = None
-    channel: str | None = None
-    user_id: str | None = None
-    missed: Literal["run_once", "skip"] = "run_once"
 
 
 class ModelPrice(BaseModel):
@@ -199,10 +183,6 @@ class Settings(BaseSettings):
         default=None,
         pattern="^(mailto:|https://).+",
         description="Your `mailto:` or `https://` address for push services. With it, the page offers notifications.",
-    )
-    allow_obsidian: bool | None = Field(
-        default=None,
-        description="Whether Obsidian's apps may call (CORS). By default only if there is a `vault`.",
     )
 
     max_body_bytes: int = Field(
@@ -356,35 +336,8 @@ class Settings(BaseSettings):
         description="MCP servers by name, for the agents above; in the format of `mcpServers` elsewhere.",
     )
 
-    vault: DirectoryPath | None = Field(
-        default=None, description="A folder of Markdown notes, such as an Obsidian vault, for an agent named `vault`."
-    )
-    max_document_bytes: int = Field(
-        default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."
-    )
-    max_uploads: int = Field(
-        default=1_000, ge=0, description="The most documents that a principal may upload; more are a 429."
-    )
-    document_timeout: float = Field(default=30, gt=0, description="How long an uploaded document may take to read.")
-    embeddings: Literal["auto", "off", "minilm", "endpoint"] = Field(
-        default="auto",
-        description="Semantic search: `minilm` in the process, a server `endpoint`, or `auto`: `minilm` if installed.",
-    )
-    embeddings_model: str = Field(default="", description="The endpoint's name for its embedding model.")
-    embeddings_url: str | None = Field(default=None, description="The endpoint's URL; by default `model_url`.")
-    embeddings_key: SecretStr | None = Field(
-        default=None, description="The endpoint's API key; by default `model_key`."
-    )
-
     extensions: list[Path] = Field(
         default=[], description="Folders to search for extensions, before the user's own folder."
-    )
-    schedules: dict[str, ScheduleSettings] = Field(
-        default={}, description="Messages that are sent at set times, by name; they belong to the local user."
-    )
-    follow_ups: bool = Field(
-        default=False,
-        description="Whether our own agents may schedule a message to themselves, by a tool that needs approval.",
     )
     allowed_extensions: list[str] = Field(
         default=[],
@@ -477,7 +430,8 @@ def read_settings(file: Path | None = None, **options: Any) -> Settings:
     variables = {name.upper() for name, value in os.environ.items() if value}
     sections = {name for name, plugin in installed().items() if plugin.settings is not None}
     for name in sections & entries.keys():
-        entries[name] = _unless_in(variables, f"TURNWIRE_{name.upper()}_", entries[name])
+        section = _unless_in(variables, f"TURNWIRE_{name.upper()}_", entries[name])
+        entries[name] = section | options.pop(name, {})
     entries = _unless_in(variables, "TURNWIRE_", entries)
     try:
         return Settings(**{**entries, **options})

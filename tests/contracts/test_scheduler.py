@@ -13,7 +13,7 @@ from turnwire.core.errors import AgentNotFoundError, StoreAwayError
 from turnwire.core.ids import new_id
 from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.scheduler.schedule import Schedule, ScheduleError
-from turnwire.scheduler.service import CONFIGURED, MAX_SCHEDULES, Scheduler
+from turnwire.scheduler.scheduler import CONFIGURED, MAX_SCHEDULES, Scheduler
 
 START = 1_800_000_000_000
 MINUTE = 60_000

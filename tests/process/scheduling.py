@@ -15,7 +15,7 @@ from turnwire.core.log.turns import Turn
 from turnwire.core.people.budget import Limits
 from turnwire.core.run.runner import TurnRequest, TurnRunner
 from turnwire.scheduler.schedule import Schedule
-from turnwire.scheduler.service import Scheduler
+from turnwire.scheduler.scheduler import Scheduler
 from turnwire.stores.postgres import PostgresStore
 
 LEASE_SECONDS = 1.0

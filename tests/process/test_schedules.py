@@ -14,7 +14,7 @@ from tests.process.scheduling import LEASE_SECONDS, WORDS
 from tests.process.shared_database import temporary_database
 from tests.serving import PATIENCE, within
 from turnwire.scheduler.schedule import Schedule
-from turnwire.scheduler.service import Scheduler
+from turnwire.scheduler.scheduler import Scheduler
 from turnwire.stores.postgres import PostgresStore
 
 KILLS = 50

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwire.cli.client import announce, withdraw
-from turnwire.cli.options import fail, load_settings
+from turnwire.cli.options import Sections, fail, load_settings, takes_plugin_options
 from turnwire.cli.serve import (
     Agents,
     Config,
     DataSetting,
-    Docs,
     build_turnwire,
     check_server,
     configure_logging,
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 _END_SECONDS = 10.0
 
 
+@takes_plugin_options
 def dev(
     agent: Agents = None,
-    docs: Docs = None,
     data: DataSetting = None,
     config: Config = None,
     port: Annotated[
@@ -49,6 +48,8 @@ def dev(
         typer.Option(help="A folder whose Python files are watched; may be repeated.", show_default="the current one"),
     ] = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    *,
+    sections: Sections,
 ) -> None:
     """Serve agents while you write them: restart on every change, and show tracebacks here.
 
@@ -56,13 +57,13 @@ def dev(
     """
     from turnwire.cli.supervisor import SupervisorChannel
 
-    settings = load_settings(config, data=data, port=port)
+    settings = load_settings(config, data=data, port=port, **sections)
     # A developer is the only user: errors may quote messages, and nobody waits for turns to finish.
     settings.log_content, settings.shutdown_grace, settings.drain_delay = True, 0, 0
     channel = SupervisorChannel.inherited()
     if channel is not None:
         configure_logging(settings, "warning")
-        serve_supervised(build_turnwire(settings, agent or [], docs or [], False, [], demo=False), channel)
+        serve_supervised(build_turnwire(settings, agent or [], [], demo=False), channel)
         return
     check_server(settings, 1)
     if not agent:

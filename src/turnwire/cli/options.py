@@ -1,14 +1,19 @@
 """Options that several commands share, loaders of what these name (settings, agents, logs), and printing."""
 
+import inspect
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from msgspec import Struct
 from typer.core import TyperCommand, TyperGroup
+
+from turnwire.plugins import installed
 
 if TYPE_CHECKING:
     from turnwire.settings import Settings
@@ -71,6 +76,52 @@ Key = Annotated[
     str | None,
     typer.Option(help="The API key, if the server requires one.", envvar="TURNWIRE_API_KEY", show_envvar=True),
 ]
+
+
+class SettingOption(Struct, frozen=True):
+    """An option that sets a setting of a plugin, in all commands that run agents."""
+
+    name: str
+    setting: str
+    type: Any
+    """What typer reads, as in the signature of a command: `Annotated[bool, typer.Option(help=...)]`."""
+    default: Any = None
+
+
+Sections = dict[str, dict[str, Any]]
+"""Settings by the plugin's name."""
+
+
+def takes_plugin_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of plugins to a command, which gets the settings that they make as `sections`.
+
+    An option of the command itself hides a plugin's of the same name.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    options = [
+        (plugin.name, option)
+        for plugin in installed().values()
+        if plugin.options is not None
+        for option in plugin.load(plugin.options)
+        if option.name not in signature.parameters
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        sections: Sections = {}
+        for plugin, option in options:
+            if (value := values.pop(option.name)) not in (None, option.default):
+                sections.setdefault(plugin, {})[option.setting] = value
+        command(**values, sections=sections)
+
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "sections"]
+    parameters += [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for _, option in options
+    ]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    return run
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

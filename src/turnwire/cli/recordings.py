@@ -13,7 +13,6 @@ from urllib.parse import quote
 import typer
 
 from turnwire.cli.client import connected
-from turnwire.cli.documents import open_documents
 from turnwire.cli.options import Data, Key, Url, fail, load_agents, load_settings, print_table
 from turnwire.cli.turns import TurnId, find_turn, known_turn_id, opened_archive
 
@@ -382,11 +381,9 @@ async def _opened_agents(
     try:
         agents = load_agents([reference]) if is_imported else {}
         name = next(iter(agents), reference)
-        is_library = name == "documents" and not is_imported
-        opening = open_documents(settings) if is_library else open_client(agents=agents, settings=settings)
-        async with opening as client:
+        async with open_client(agents=agents, settings=settings) as client:
             if name not in client.turnwire.agents:
-                known = ", ".join(["documents", *settings.agents])
+                known = ", ".join(client.turnwire.agents)
                 fail(f"--agent: there is no agent {name!r}; write module:name, or one of {known}", 2)
             if model is not None and is_imported:
                 client.turnwire.agents[name] = _with_model(client.turnwire.agents[name], model, settings)

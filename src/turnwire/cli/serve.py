@@ -17,18 +17,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwire.cli.client import announce, withdraw
-from turnwire.cli.options import DATA_DEFAULT, fail, load_agents, load_settings
+from turnwire.cli.options import (
+    DATA_DEFAULT,
+    Sections,
+    fail,
+    load_agents,
+    load_settings,
+    takes_plugin_options,
+)
 
 if TYPE_CHECKING:
     from turnwire.app import Turnwire
     from turnwire.cli.supervisor import Role, SupervisorChannel
-    from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.settings import Settings
 
 _POSTGRES_HINT = (
     "pip install 'turnwire[postgres]', and name a database with "
     "--database-url postgresql://user@host/name or TURNWIRE_DATABASE_URL"
 )
+_QUESTION = """{"message": "What happens when the process is killed?"}"""
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 # The time after the turns for extensions, agents and database connections to close.
 _CLOSE_SECONDS = 30.0
@@ -57,15 +64,7 @@ Agents = Annotated[
         metavar="<agent>", help="An agent, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."
     ),
 ]
-Docs = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="<path>", help="A file or folder of documents to answer from; may be repeated.", exists=True),
-]
-Watch = Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")]
 Demo = Annotated[bool, typer.Option("--demo", help="Make the scripted demo the default agent.")]
-Vault = Annotated[
-    Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
-]
 Extensions = Annotated[
     list[Path] | None,
     typer.Option(metavar="<path>", help="A folder of extensions, or one extension; may be repeated.", exists=True),
@@ -85,6 +84,7 @@ ModelUrl = Annotated[
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.", callback=_check_level)]
 
 
+@takes_plugin_options
 def serve(
     data: DataSetting = None,
     database_url: DatabaseUrl = None,
@@ -97,10 +97,7 @@ def serve(
         int | None, typer.Option(help="The port to listen on; 0 picks a free one.", show_default="8420")
     ] = None,
     agent: Agents = None,
-    docs: Docs = None,
-    watch: Watch = False,
     demo: Demo = False,
-    vault: Vault = None,
     model: ModelName = None,
     model_url: ModelUrl = None,
     extensions: Extensions = None,
@@ -126,6 +123,8 @@ def serve(
         ),
     ] = False,
     log_level: LogLevel = "warning",
+    *,
+    sections: Sections,
 ) -> None:
     """Run agents and serve their turns. Without an agent, answer from documents: yours, or Turnwire's own."""
     from turnwire.cli.supervisor import SupervisorChannel
@@ -136,10 +135,10 @@ def serve(
         database_url=database_url,
         host=host,
         port=port,
-        vault=vault,
         model=model,
         model_url=model_url,
         allowed_extensions=allow_extension or None,
+        **sections,
     )
     configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
@@ -154,9 +153,7 @@ def serve(
     role = channel.orders.role if channel is not None else "both"
     if role == "serve":
         settings.max_worker_turns = 0
-    turnwire = build_turnwire(
-        settings, agent or [], docs or [], watch, extensions or [], token, demo=demo, isolated=role == "run"
-    )
+    turnwire = build_turnwire(settings, agent or [], extensions or [], token, demo=demo, isolated=role == "run")
     if channel is None:
         serve_alone(turnwire)
     elif role == "run":
@@ -165,20 +162,20 @@ def serve(
         serve_supervised(turnwire, channel)
 
 
+@takes_plugin_options
 def worker(
     data: DataSetting = None,
     database_url: DatabaseUrl = None,
     config: Config = None,
     agent: Agents = None,
-    docs: Docs = None,
-    watch: Watch = False,
     demo: Demo = False,
-    vault: Vault = None,
     extensions: Extensions = None,
     log_level: LogLevel = "warning",
+    *,
+    sections: Sections,
 ) -> None:
     """Run the turns that servers on the same PostgreSQL database accept. It listens on no address."""
-    settings = load_settings(config, data=data, database_url=database_url, vault=vault)
+    settings = load_settings(config, data=data, database_url=database_url, **sections)
     if settings.database_url is None:
         fail(
             "a worker shares its store with servers, and only one process can use the SQLite store.\n"
@@ -191,7 +188,7 @@ def worker(
     # No load balancer sends requests here.
     settings.drain_delay = 0
     # Without --extensions it runs none: it may be on a machine without their secrets.
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None, demo=demo)
+    turnwire = build_turnwire(settings, agent or [], extensions or None, demo=demo)
     names = ", ".join(turnwire.agents)
     limit = turnwire.settings.max_worker_turns
 
@@ -210,8 +207,6 @@ def configure_logging(settings: "Settings", level: str) -> None:
 def build_turnwire(
     settings: "Settings",
     agents: Sequence[str],
-    docs: Sequence[Path],
-    watch: bool,
     extensions: Sequence[Path] | None,
     control_token: str | None = None,
     *,
@@ -220,12 +215,11 @@ def build_turnwire(
 ) -> "Turnwire":
     """Build the application. With `extensions=None` it runs no extensions, whatever the settings say.
 
-    Without any agent, documents or vault, the demo agent is added as the last one.
+    Without any agent that the operator has named, the demo agent is added as the last one.
     """
     from turnwire.app import Turnwire
     from turnwire.core.errors import TurnwireError
 
-    is_bare = not (agents or docs or settings.agents or settings.vault)
     if extensions is None:
         settings = settings.model_copy(update={"extensions": []})
     try:
@@ -233,9 +227,7 @@ def build_turnwire(
             agents=load_agents(agents),
             store="sqlite" if settings.database_url is None else "postgres",
             settings=settings,
-            docs=docs,
-            watch=watch,
-            demo="first" if demo else "last" if is_bare else None,
+            demo="first" if demo else "last",
             extensions=extensions,
             control_token=control_token,
             isolated=isolated,
@@ -390,11 +382,11 @@ def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
 
 
 def model_notes(turnwire: "Turnwire") -> list[str]:
-    """Return lines of markup about the model: what is wrong with it, or which one of this machine could be used."""
+    """Return lines of markup about what is wrong with the model."""
     from rich.markup import escape
 
     from turnwire.core.errors import ModelUnusableError
-    from turnwire.models.address import check_model, local_models, locate_model
+    from turnwire.models.address import check_model, locate_model
 
     settings = turnwire.settings
     if settings.model:
@@ -405,14 +397,8 @@ def model_notes(turnwire: "Turnwire") -> list[str]:
             problem = str(error)
         if problem is None:
             return []
-        remark = "" if turnwire.librarian is None else ". Until then, answers are quoted word for word"
-        return [f"[bold red]The model cannot be used:[/] {escape(problem)}[dim]{remark}[/]"]
-    if turnwire.librarian is None or not (names := local_models()):
-        return []
-    return [
-        f"[dim]A model server is running here. To have {escape(names[0])} write the answers:[/]",
-        f"  turnwire serve --model {escape(names[0])}",
-    ]
+        return [f"[bold red]The model cannot be used:[/] {escape(problem)}"]
+    return []
 
 
 def agent_notes(turnwire: "Turnwire") -> list[str]:
@@ -436,8 +422,7 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
 
     names = ", ".join(turnwire.agents)
     lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{escape(url)}[/]   agents: {escape(names)}\n"]
-    if turnwire.librarian is not None:
-        lines.append(f"[dim]Answers come from[/] {escape(_sources(turnwire.librarian, turnwire.settings.model))}")
+    lines += [line for plugin in turnwire.services.plugins.values() for line in plugin.notes]
     lines += notes
     for extension in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
         # Bundled channels that nobody configured run always, so they are left out.
@@ -449,17 +434,12 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
     program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
     data = turnwire.settings.data
     in_database = turnwire.settings.database_url is not None
-    if turnwire.librarian is not None:
-        message = """{"message": "What happens when the process is killed?"}"""
-        route = "/v1/rag/sessions/hello/messages/stream"
-    else:
-        message, route = """{"message": "Hello"}""", "/chat/stream"
     key = "" if turnwire.keys.is_empty else ' -H "Authorization: Bearer $TURNWIRE_API_KEY"'
     commands = {
         "Open the web page:": f"{url}/",
         "Chat in another terminal:": f"{program} chat {f'--url {url}' if in_database else f'--data {data}'}",
         "Ask with curl, and watch the answer stream:": (
-            f"curl -N {url}{route}{key} -H 'Content-Type: application/json' -d '{message}'"
+            f"curl -N {url}/chat/stream{key} -H 'Content-Type: application/json' -d '{_QUESTION}'"
         ),
         "Stop it at any moment, and resume after the last id you saw:": (
             f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'{key}"
@@ -470,16 +450,6 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
     for purpose, command in commands.items():
         lines += [f"[dim]{purpose}[/]", f"  {escape(command)}"]
     return [*lines, f"[dim]All routes:[/] {escape(url)}/docs   [dim]Stop: Ctrl+C[/]\n"]
-
-
-def _sources(indexer: "DocumentIndexer", model: str | None) -> str:
-    roots = [str(root.path) for root in indexer.roots if not root.is_own]
-    manner = f"written by {model}" if model else "quoted word for word (no model; add one with --model)"
-    if not indexer.roots:
-        return f"the documents in {indexer.library.location}, {manner}"
-    if not roots:
-        return f"Turnwire's own documentation, {manner}; use yours with --docs PATH"
-    return f"{', '.join(roots)}, {manner}"
 
 
 def print_lines(lines: Sequence[str]) -> None:

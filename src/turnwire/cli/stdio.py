@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.options import fail
+from turnwire.cli.options import Sections, fail
 
 if TYPE_CHECKING:
     from turnwire.client import ServerAddress
@@ -20,10 +20,6 @@ FAILED, USAGE = 1, 2
 FindServer = Callable[[], "ServerAddress"]
 """Called again after a lost connection: a restarted server may listen elsewhere, with another token."""
 
-Docs = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="<path>", help="Documents to answer from, without a server; may be repeated.", exists=True),
-]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Run the agents in this process, without a server.")]
 
 
@@ -58,7 +54,7 @@ def serve(
 async def serve_embedded(
     data: Path,
     agents: list[str],
-    docs: list[Path] | None,
+    sections: Sections,
     serve: Callable[["Services"], Coroutine[Any, Any, None]],
 ) -> None:
     from turnwire.app import Turnwire
@@ -69,8 +65,8 @@ async def serve_embedded(
 
     try:
         # The client has left the program, so no turn gets time to finish.
-        settings = Settings(data=data, shutdown_grace=0)
-        turnwire = Turnwire(agents=load_agents(agents), settings=settings, docs=docs or [])
+        settings = Settings(data=data, shutdown_grace=0, **sections)
+        turnwire = Turnwire(agents=load_agents(agents), settings=settings)
         async with turnwire.lifespan():
             await serve(turnwire.services)
     except (TurnwireError, ValueError) as error:

@@ -1,23 +1,47 @@
 """`turnwire index` and `turnwire compare`: the library of documents, and answers from it in both modes."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnwire.cli.commands import RUN, TALK, Commands
-from turnwire.cli.options import Data, Database, fail, load_settings, print_table, progress_bar
+from turnwire.cli.options import Data, Database, SettingOption, fail, load_settings, print_table, progress_bar
 
 if TYPE_CHECKING:
     from turnwire.retrieval.index.contract import DocumentLibrary
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
-    from turnwire.testing.client import AgentClient
     from turnwire.testing.comparisons import ComparisonRun
     from turnwire.testing.evaluation import TurnFigures
+
+
+OPTIONS = [
+    SettingOption(
+        "docs",
+        "paths",
+        Annotated[
+            list[Path] | None,
+            typer.Option(
+                metavar="<path>", help="A file or folder of documents to answer from; may be repeated.", exists=True
+            ),
+        ],
+    ),
+    SettingOption(
+        "watch",
+        "watch",
+        Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")],
+        default=False,
+    ),
+    SettingOption(
+        "vault",
+        "vault",
+        Annotated[
+            Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
+        ],
+    ),
+]
 
 
 def add_commands(commands: Commands) -> None:
@@ -40,8 +64,10 @@ def index(
     embed: Annotated[bool, typer.Option(help="Compute vectors too, if semantic search is installed.")] = True,
 ) -> None:
     """Index documents (Markdown, text, HTML, PDF, Word) to answer from. Unchanged documents are skipped."""
-    from turnwire.assembly import build_library, open_shared
+    from turnwire.assembly import open_shared
     from turnwire.core.errors import TurnwireError
+    from turnwire.retrieval.service import build_library
+    from turnwire.retrieval.settings import DocumentSettings
 
     for path in paths or []:
         if not path.exists():
@@ -57,7 +83,7 @@ def index(
             roots = _roots(library, paths or [])
             # Not in the event loop, so that Ctrl+C interrupts it at once.
             for root in roots:
-                _sync(library, root, settings.max_document_bytes)
+                _sync(library, root, settings.of(DocumentSettings).max_bytes)
             asyncio.run(_embed_and_watch(library, settings, roots, watch=watch, embed=embed))
         documents, passages = library.count()
         typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.location}")
@@ -114,8 +140,8 @@ def _sync(library: "DocumentLibrary", root: Path, max_bytes: int, *, is_watching
 
 
 async def _embed(library: "DocumentLibrary", settings: "Settings") -> None:
-    from turnwire.assembly import build_embedder
     from turnwire.retrieval.index.searcher import VectorIndex
+    from turnwire.retrieval.service import build_embedder
 
     embedder = build_embedder(settings)
     if embedder is None:
@@ -130,11 +156,12 @@ async def _embed(library: "DocumentLibrary", settings: "Settings") -> None:
 
 async def _watch(library: "DocumentLibrary", roots: list[Path], settings: "Settings", *, embed: bool) -> None:
     from turnwire.retrieval.indexer import changed_roots
+    from turnwire.retrieval.settings import DocumentSettings
 
     typer.echo("Watching for changes. Stop: Ctrl+C")
     async for changed in changed_roots(roots):
         for root in changed:
-            _sync(library, root, settings.max_document_bytes, is_watching=True)
+            _sync(library, root, settings.of(DocumentSettings).max_bytes, is_watching=True)
         if embed:
             await _embed(library, settings)
 
@@ -180,11 +207,12 @@ async def _compare(questions: list[str], settings: "Settings", review: bool, kep
     from turnwire import __version__
     from turnwire.core.log.codec import now_ms
     from turnwire.server.auth import LOCAL_PRINCIPAL
+    from turnwire.testing.client import open_client
     from turnwire.testing.comparisons import MODES, KeptComparison, keep
     from turnwire.testing.evaluation import figures_of
 
     at = now_ms()
-    async with open_documents(settings) as client:
+    async with open_client(settings=settings) as client:
         for question in questions:
             figures: dict[str, TurnFigures] = {}
             for mode in MODES:
@@ -222,22 +250,6 @@ def _show_runs(runs: "list[ComparisonRun]") -> None:
         for mode in MODES
     ]
     print_table(columns, [[*row] for row in rows], "model")
-
-
-@asynccontextmanager
-async def open_documents(settings: "Settings") -> "AsyncGenerator[AgentClient]":
-    """Open the agent that answers from the library of the data folder, in this process, and yield a client of it."""
-    from turnwire import assembly
-    from turnwire.testing.client import open_client
-
-    indexer, agent = assembly.build_retrieval(settings.data, [], settings)
-    await indexer.open()
-    try:
-        await indexer.settled()
-        async with open_client(agents={"documents": agent}, settings=settings) as client:
-            yield client
-    finally:
-        await indexer.close()
 
 
 def _show(question: str, figures: "dict[str, TurnFigures]") -> None:

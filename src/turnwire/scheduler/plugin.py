@@ -5,5 +5,7 @@ from turnwire.plugins import Plugin
 plugin = Plugin(
     name="scheduler",
     description="turns at set times",
+    settings="turnwire.scheduler.settings:SchedulerSettings",
+    service="turnwire.scheduler.service:SchedulerService",
     commands="turnwire.scheduler.commands:add_commands",
 )

@@ -48,7 +48,8 @@ class TurnwireApp:
         self.routes: Sequence[AnyRoute] = [*routes, *(route for module in _API for route in module.routes()), document]
         self._services = services
         self.lifespan = lifespan
-        self._guard = Guard(services.settings)
+        origins = [origin for plugin in services.plugins.values() for origin in plugin.origins]
+        self._guard = Guard(services.settings, origins)
         self._router = Router(self.routes)
         self._pages = read_pages(PageHead(brand_of(services.settings), services.push is not None))
 

@@ -1,14 +1,13 @@
 """The checks of every request: Host, Origin, CORS; and the headers that every answer gets."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from turnwire.server.errors import HttpError
 from turnwire.settings import Settings
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# The origins of Obsidian's plugins: on a desktop, on iOS, on Android.
-_OBSIDIAN = frozenset({"app://obsidian.md", "capacitor://localhost", "http://localhost"})
 _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _EXPOSED = (
@@ -27,12 +26,10 @@ Headers = list[Header]
 class Guard:
     """Protects a server from pages of other origins, and answers preflight requests of allowed ones."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, origins: Iterable[str] = ()) -> None:
+        """`origins` are those that plugins allow."""
         self._hosts = frozenset(name.lower() for name in settings.allowed_hosts)
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
-        has_vault = settings.vault is not None
-        if has_vault if settings.allow_obsidian is None else settings.allow_obsidian:
-            self._origins |= _OBSIDIAN
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in (*settings.allowed_origins, *origins))
 
     def check(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
         """Return the headers to add to the answer. Raises HttpError 421 or 403.

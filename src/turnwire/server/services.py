@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -13,19 +14,16 @@ from turnwire.core.people.fairness import FairSlots
 from turnwire.core.run.runner import TurnRunner
 from turnwire.plugins import Service
 from turnwire.reporting.watchdog import LoopBlock
-from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
 from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
 
 if TYPE_CHECKING:
-    # Retrieval takes a while to load, and a server of another agent does not need it.
-    from turnwire.retrieval.indexer import DocumentIndexer
-
-    # An extra.
+    # These are extras.
     from turnwire.server.push import PushNotifier
+    from turnwire.stores.postgres.shared_database import SharedDatabase
 
-AnyService = TypeVar("AnyService", bound=Service)
+T = TypeVar("T")
 WireFactory = Callable[[Mapping[str, str]], Wire]
 """Builds a wire from the query of a request. Raises ValueError, which names the option."""
 
@@ -49,8 +47,18 @@ class Lifecycle:
         self.last_block = block
 
 
+class ChannelGateway(Protocol):
+    """The channels of the extensions that run in this process."""
+
+    async def accept(
+        self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
+    ) -> bool:
+        """Start a turn for a channel's user, once for a message id. Return False if the channel runs elsewhere."""
+        ...
+
+
 class Services(Struct, frozen=True, kw_only=True):
-    """Everything that endpoints need of a server. `documents` and `vault` may be the same indexer."""
+    """Everything that endpoints and plugins need of a server."""
 
     version: str
     store: Store
@@ -63,21 +71,27 @@ class Services(Struct, frozen=True, kw_only=True):
     auth: Authenticator
     wires: Mapping[str, WireFactory]
     lifecycle: Lifecycle
-    scheduler: Scheduler
+    folder: Path
+    """Where plugins keep files: the data folder, or one that is removed with a store in memory."""
+    shared: "SharedDatabase | None" = None
+    """The store's database for code that blocks, if other processes use it too."""
+    channels: "ChannelGateway | None" = None
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
     """For requests that read from the store or start a turn: fewer than the database has connections."""
     searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32, rests=True))
     uploads: FairSlots = field(default_factory=lambda: FairSlots("uploads", slots=8, each=2, waiting=64))
     """For bodies with files, which are read into memory."""
-    documents: "DocumentIndexer | None" = None
-    vault: "DocumentIndexer | None" = None
     push: "PushNotifier | None" = None
     plugins: dict[str, Service] = field(default_factory=dict[str, Service])
     """What plugins run in this server, by the plugin's name."""
 
-    def of(self, kind: type[AnyService]) -> AnyService:
-        """Return the service of a plugin by its class. Raises LookupError if the server has none."""
-        for service in self.plugins.values():
-            if isinstance(service, kind):
-                return service
-        raise LookupError(kind.__name__)
+    def of(self, kind: type[T]) -> T:
+        """Return the plugin's service of this class. Raises LookupError if the server has none."""
+        service = self.find(kind)
+        if service is None:
+            raise LookupError(kind.__name__)
+        return service
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return the first service of a plugin that is of this class or protocol; None if there is none."""
+        return next((service for service in self.plugins.values() if isinstance(service, kind)), None)

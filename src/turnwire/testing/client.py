@@ -198,4 +198,6 @@ async def open_client(
     settings = settings or Settings(shutdown_grace=0)
     turnwire = Turnwire(agent, agents=agents, store=build_store("memory", settings), settings=settings, **options)
     async with turnwire.lifespan():
+        for plugin in turnwire.services.plugins.values():
+            await plugin.settled()
         yield AgentClient(turnwire)

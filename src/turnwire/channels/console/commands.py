@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnwire.cli.commands import TALK, Commands
-from turnwire.cli.options import Data, Key, Url, complete_id, fail
+from turnwire.cli.options import Data, Key, Sections, Url, complete_id, fail, takes_plugin_options
 
 if TYPE_CHECKING:
     from turnwire.channels.console.embedded import HostOptions
@@ -38,10 +38,6 @@ Agents = Annotated[
         "May be repeated.",
     ),
 ]
-Docs = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="<path>", help="Documents to answer from, without a server; may be repeated.", exists=True),
-]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Answer in this process, without a server.")]
 SessionId = Annotated[
     str | None, typer.Option("--session", help="Continue the session with this id, or its beginning.")
@@ -54,12 +50,12 @@ def add_commands(commands: Commands) -> None:
     commands.add("ask", ask, TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
 
 
+@takes_plugin_options
 def chat(
     data: Data,
     url: Url = None,
     key: Key = None,
     agent: Agents = None,
-    docs: Docs = None,
     embedded: Embedded = False,
     extensions: Annotated[
         list[Path] | None,
@@ -75,23 +71,25 @@ def chat(
             "--channel", help="Talk through the channel [bold]console[/], with its extensions, as in Telegram."
         ),
     ] = False,
+    *,
+    sections: Sections,
 ) -> None:
     """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail("chat needs a terminal; in a pipe, use `turnwire ask`", USAGE)
     if channel and session is not None:
         fail("--channel keeps a conversation of its own; leave out --session", USAGE)
-    options = _host_options(data, url, key, agent, docs, embedded, extensions, channel=channel)
+    options = _host_options(data, url, key, agent, sections, embedded, extensions, channel=channel)
     raise typer.Exit(_run(_chat_on_channel(options, plain) if channel else _chat(options, session, plain)))
 
 
+@takes_plugin_options
 def ask(
     data: Data,
     question: Annotated[str, typer.Argument(help="The question; [bold]-[/] reads it from the standard input.")],
     url: Url = None,
     key: Key = None,
     agent: Agents = None,
-    docs: Docs = None,
     embedded: Embedded = False,
     session: SessionId = None,
     plain: Plain = False,
@@ -106,6 +104,8 @@ def ask(
             dir_okay=False,
         ),
     ] = None,
+    *,
+    sections: Sections,
 ) -> None:
     """Ask one question. The answer goes to the standard output, everything else to the standard error.
 
@@ -115,7 +115,7 @@ def ask(
         question = sys.stdin.read()
     if not question.strip() and not file:
         fail("the question is empty", USAGE)
-    options = _host_options(data, url, key, agent, docs, embedded)
+    options = _host_options(data, url, key, agent, sections, embedded)
     raise typer.Exit(_run(_ask(options, question, session, file or [], plain=plain, json=json)))
 
 
@@ -124,7 +124,7 @@ def _host_options(
     url: str | None,
     key: str | None,
     agents: list[str] | None,
-    docs: list[Path] | None,
+    sections: Sections,
     embedded: bool,
     extensions: list[Path] | None = None,
     *,
@@ -132,11 +132,9 @@ def _host_options(
 ) -> "HostOptions":
     from turnwire.channels.console.embedded import HostOptions
 
-    options = HostOptions(
-        data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()), channel
-    )
+    options = HostOptions(data, url, key, tuple(agents or ()), sections, embedded, tuple(extensions or ()), channel)
     if url is not None and options.must_be_embedded:
-        names = "--embedded, --docs, --extensions, --channel and --agent module:name"
+        names = "--embedded, --docs, --vault, --extensions, --channel and --agent module:name"
         fail(f"--url asks a server; {names} run without one", USAGE)
     return options
 

@@ -15,7 +15,7 @@ from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.host import Exchange, Host, PastSession, RemoteHost
 from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
-from turnwire.cli.options import load_agents
+from turnwire.cli.options import Sections, load_agents
 from turnwire.cli.server_errors import HostError
 from turnwire.client import ReceivedEvent, ServerAddress, TurnUpdate
 from turnwire.core.contracts.stores import OnBusy
@@ -33,7 +33,8 @@ class HostOptions(Struct, frozen=True):
     url: str | None = None
     key: str | None = None
     agents: tuple[str, ...] = ()
-    docs: tuple[Path, ...] = ()
+    sections: Sections = {}
+    """Settings of plugins."""
     embedded: bool = False
     extensions: tuple[Path, ...] = ()
     channel: bool = False
@@ -50,7 +51,7 @@ class HostOptions(Struct, frozen=True):
 
     @property
     def must_be_embedded(self) -> bool:
-        return bool(self.embedded or self.docs or self.agent_references or self.extensions or self.channel)
+        return bool(self.embedded or self.sections or self.agent_references or self.extensions or self.channel)
 
 
 @asynccontextmanager
@@ -60,7 +61,7 @@ async def open_host(options: HostOptions, screen: Screen) -> AsyncGenerator[Host
         host: Host = RemoteHost(lambda: _locate(options))
     else:
         extensions = options.extensions if options.extensions or options.channel else None
-        host = EmbeddedHost(options.data, options.agent_references, options.docs, extensions)
+        host = EmbeddedHost(options.data, options.agent_references, options.sections, extensions)
         logging.getLogger("turnwire").addHandler(_ScreenLogHandler(screen))
         await host.open()
     try:
@@ -97,14 +98,14 @@ class EmbeddedHost:
         self,
         data: Path,
         agents: Sequence[str] = (),
-        docs: Sequence[Path] = (),
+        sections: Sections | None = None,
         extensions: Sequence[Path] | None = None,
     ) -> None:
         """Without `extensions` it runs none, not even installed ones. Raise HostError."""
         try:
             # The person has left the program, so no turn gets time to finish.
-            settings = Settings(data=data, shutdown_grace=0)
-            self._turnwire = Turnwire(agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions)
+            settings = Settings(data=data, shutdown_grace=0, **(sections or {}))
+            self._turnwire = Turnwire(agents=load_agents(agents), settings=settings, extensions=extensions)
         except (TurnwireError, ValueError) as error:
             raise HostError(str(error)) from error
 

@@ -70,7 +70,7 @@ async def logout(request: Request, services: Services) -> None:
 
 
 def _identity(services: Services, caller: Caller | None) -> Json:
-    has_documents = caller is not None and services.documents is not None
+    has_documents = caller is not None and has_documents(services)
     return {
         "principal": caller.principal if caller else None,
         "scopes": list(caller.scopes) if caller else [],
@@ -119,7 +119,7 @@ async def list_agents(request: Request, services: Services) -> Json:
             }
             for name, agent in services.agents.items()
         ],
-        "takes_documents": services.documents is not None,
+        "takes_documents": has_documents(services),
     }
 
 

@@ -3,7 +3,7 @@
 from turnwire.core.errors import AgentNotFoundError
 from turnwire.core.log.codec import now_ms, time_text
 from turnwire.scheduler.schedule import Schedule, ScheduleError
-from turnwire.scheduler.service import Scheduler
+from turnwire.scheduler.scheduler import Scheduler
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import ScheduleBody, SchedulePatch
 from turnwire.server.request import Request

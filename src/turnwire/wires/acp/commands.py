@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwire.cli.commands import TALK, Commands
-from turnwire.cli.options import Data, Key, Url, fail
-from turnwire.cli.stdio import USAGE, Docs, Embedded, FindServer, serve, serve_embedded, server_finder
+from turnwire.cli.options import Data, Key, Sections, Url, fail, takes_plugin_options
+from turnwire.cli.stdio import USAGE, Embedded, FindServer, serve, serve_embedded, server_finder
 
 if TYPE_CHECKING:
     from turnwire.server.services import Services
@@ -16,6 +16,7 @@ def add_commands(commands: Commands) -> None:
     commands.add("acp", acp, TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 
 
+@takes_plugin_options
 def acp(
     data: Data,
     url: Url = None,
@@ -29,8 +30,9 @@ def acp(
             " The latter may be repeated.",
         ),
     ] = None,
-    docs: Docs = None,
     embedded: Embedded = False,
+    *,
+    sections: Sections,
 ) -> None:
     """Serve the agents to an editor that speaks ACP, on stdin and stdout, until stdin ends.
 
@@ -39,13 +41,13 @@ def acp(
     """
     references = [name for name in agent or [] if ":" in name]
     name = next((name for name in agent or [] if ":" not in name), None)
-    runs_here = embedded or bool(references or docs)
+    runs_here = embedded or bool(references or sections)
     if url is not None and runs_here:
         fail("--url asks a server; --embedded, --docs and --agent module:name run without one", USAGE)
     serve(
         None if runs_here else server_finder(data, url, key),
         lambda find: _serve_acp(find, name),
-        lambda: serve_embedded(data, references, docs, lambda services: _serve_acp_here(services, name)),
+        lambda: serve_embedded(data, references, sections, lambda services: _serve_acp_here(services, name)),
     )
 
 

@@ -5,14 +5,15 @@ from typing import Annotated
 import typer
 
 from turnwire.cli.commands import TALK, Commands
-from turnwire.cli.options import Data, Key, Url, fail
-from turnwire.cli.stdio import FAILED, USAGE, Docs, Embedded, FindServer, serve, serve_embedded, server_finder
+from turnwire.cli.options import Data, Key, Sections, Url, fail, takes_plugin_options
+from turnwire.cli.stdio import FAILED, USAGE, Embedded, FindServer, serve, serve_embedded, server_finder
 
 
 def add_commands(commands: Commands) -> None:
     commands.add("mcp", mcp, TALK, "", "--url https://agents.example --key tw_…", "--agent my_module:agent")
 
 
+@takes_plugin_options
 def mcp(
     data: Data,
     url: Url = None,
@@ -25,14 +26,15 @@ def mcp(
             help="An agent to import as [bold]\\[name=]module:name[/], without a server. May be repeated.",
         ),
     ] = None,
-    docs: Docs = None,
     embedded: Embedded = False,
+    *,
+    sections: Sections,
 ) -> None:
     """Offer the agents as the tools of an MCP server on stdin and stdout, until stdin ends.
 
     They are those of a running server, found by the data folder or --url; or of this process.
     """
-    runs_here = embedded or bool(agent or docs)
+    runs_here = embedded or bool(agent or sections)
     if url is not None and runs_here:
         fail("--url asks a server; --embedded, --docs and --agent run without one", USAGE)
     try:
@@ -42,7 +44,7 @@ def mcp(
     serve(
         None if runs_here else server_finder(data, url, key),
         _serve_mcp,
-        lambda: serve_embedded(data, agent or [], docs, serve_tools),
+        lambda: serve_embedded(data, agent or [], sections, serve_tools),
     )
 
 

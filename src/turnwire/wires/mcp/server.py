@@ -16,6 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from turnwire.core.contracts.agents import description_of
+from turnwire.core.contracts.documents import DocumentSource
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json, begins_wait, time_text
 from turnwire.core.log.follow import follow
@@ -100,7 +101,9 @@ class McpService:
     def __init__(self, services: Services, caller: Caller | None = None) -> None:
         self._services = services
         self._caller = caller
-        has_documents = services.documents is not None
+        source = services.find(DocumentSource)
+        self._documents = source if source is not None and source.has_documents else None
+        has_documents = self._documents is not None
         self.server: Server[Any] = Server(
             "turnwire",
             version=services.version,
@@ -176,7 +179,7 @@ class McpService:
             add("get_turn", about, GetTurnArguments, self._get_turn, changes=False)
             about = "List the caller's sessions, newest activity first."
             add("list_sessions", about, ListSessionsArguments, self._list_sessions, changes=False)
-            if self._services.documents is not None:
+            if self._documents is not None:
                 about = "Search the server's documents, and return the passages that fit best."
                 add("search_documents", about, SearchArguments, self._search_documents, changes=False)
         if "approve" in caller.scopes:
@@ -242,14 +245,11 @@ class McpService:
         )
 
     async def _search_documents(self, call: _Call) -> CallResult:
-        from turnwire.retrieval.search import map_index_errors
-
         arguments: SearchArguments = call.arguments(SearchArguments)
-        assert self._services.documents is not None
-        principal, searcher = call.caller.principal, self._services.documents.searcher
+        assert self._documents is not None
+        principal = call.caller.principal
         async with self._services.searches.slot(principal):
-            with map_index_errors():
-                passages = await searcher.search(arguments.query, owner=principal, limit=arguments.limit)
+            passages = await self._documents.search(arguments.query, owner=principal, limit=arguments.limit)
         return _json_result(
             {
                 "passages": [
@@ -366,16 +366,10 @@ class McpService:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         caller, after = self._readable(context), params.cursor if params else None
-        assert self._services.documents is not None
-        library = self._services.documents.library
+        assert self._documents is not None
         try:
-            if after is not None:
-                # Another principal's document must not be usable as a cursor either.
-                await asyncio.to_thread(library.document, after, owner=caller.principal)
             async with self._services.requests.slot(caller.principal):
-                documents = await asyncio.to_thread(
-                    library.documents, owner=caller.principal, after=after, limit=_PAGE + 1
-                )
+                documents = await self._documents.list_documents(owner=caller.principal, after=after, limit=_PAGE + 1)
         except TurnwireError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from error
         page = documents[:_PAGE]
@@ -393,16 +387,13 @@ class McpService:
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         caller = self._readable(context)
-        assert self._services.documents is not None
-        library = self._services.documents.library
+        assert self._documents is not None
         document_id = params.uri.removeprefix(_DOCUMENTS) if params.uri.startswith(_DOCUMENTS) else ""
         try:
             async with self._services.requests.slot(caller.principal):
-                await asyncio.to_thread(library.document, document_id, owner=caller.principal)
-                passages = await asyncio.to_thread(library.document_passages, document_id)
+                text = await self._documents.read_document(document_id, owner=caller.principal)
         except TurnwireError as error:
             raise MCPError(types.INVALID_PARAMS, str(error), {"uri": params.uri}) from error
-        text = "".join(passage.text for passage in passages)
         contents = types.TextResourceContents(uri=params.uri, mime_type="text/plain", text=text)
         return types.ReadResourceResult(contents=[contents])
 
