@@ -6,7 +6,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -345,11 +345,18 @@ class OnlyTheseSettings(Settings):
         return (init_settings,)
 
 
-def quick_settings(folder: Path, **settings: Any) -> Settings:
+def quick_settings(folder: Path, *, documents: Mapping[str, Any] | None = None, **settings: Any) -> Settings:
     """Settings for tests: nothing waits long or loads a model, unless a test says otherwise."""
-    quick = {"shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off"}
+    quick = {"shutdown_grace": 0, "cancel_patience": 1}
     # Documents are read with a low priority, which takes long beside other work.
-    return OnlyTheseSettings(**{"data": folder, **quick, "document_timeout": PATIENCE, **settings})
+    section = {"embeddings": "off", "timeout": PATIENCE, **(documents or {})}
+    return OnlyTheseSettings(**{"data": folder, **quick, "documents": section, **settings})
+
+
+async def ready(turnwire: Turnwire) -> None:
+    """Wait until the plugins of an open server have read what they read at the start, such as documents."""
+    for plugin in turnwire.services.plugins.values():
+        await plugin.ready()
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from turnwire.core.log.events import Event, EventBase
 from turnwire.core.log.turn_log import LogLimits
 from turnwire.core.people.budget import Limits
 from turnwire.plugins import installed, load
+from turnwire.retrieval.service import own_documentation
 from turnwire.server.api.operations import process_readings, server_readings
 from turnwire.settings import PluginSettings, Settings
 
@@ -107,7 +108,7 @@ def test_the_package_takes_along_the_documentation_that_it_answers_from() -> Non
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     taken = {ROOT / source: PurePath(target) for source, target in wheel["force-include"].items()}
     assert all(source.exists() for source in taken)
-    assert set(assembly.own_documentation()) == set(taken)
+    assert set(own_documentation()) == set(taken)
     # Installed, they lie where they are looked for first.
     home = PurePath("turnwire", "documentation")
     assert {target.relative_to(home).name: source.name for source, target in taken.items()} == {

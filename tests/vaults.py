@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served, quick_settings, serving, within
+from tests.serving import Served, quick_settings, ready, serving, within
 from turnwire import Turnwire
 
 NOTES = {
@@ -28,9 +28,9 @@ def vault(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def serving_vault(vault: Path, *agent: Any, store: Any = "memory", **settings: Any) -> AsyncIterator[Served]:
-    settings = {"vault": vault, **settings}
-    turnwire = Turnwire(*agent, store=store, settings=quick_settings(vault.parent / "data", **settings))
+    documents = {"vault": vault, **settings.pop("documents", {})}
+    configured = quick_settings(vault.parent / "data", documents=documents, **settings)
+    turnwire = Turnwire(*agent, store=store, settings=configured)
     async with serving(turnwire) as served:
-        assert turnwire.vault is not None
-        await within(turnwire.vault.settled())
+        await within(ready(turnwire))
         yield served

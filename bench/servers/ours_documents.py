@@ -12,11 +12,11 @@ class Settled(Turnwire):
 
     async def open(self) -> None:
         await super().open()
-        if self.librarian is not None:
-            await self.librarian.settled()
+        for plugin in self.services.plugins.values():
+            await plugin.ready()
 
 
 def app(data: Path | None) -> ASGIApp:
     if data is None:
         raise ValueError("the documents variant needs a folder; pass --data DIR")
-    return Settled(store="sqlite", data=data, settings=Settings(embeddings="off", model=None)).asgi()
+    return Settled(store="sqlite", data=data, settings=Settings(documents={"embeddings": "off"}, model=None)).asgi()

@@ -14,5 +14,5 @@ def app(data: Path | None) -> ASGIApp:
     url = os.environ.get("TURNWIRE_MODEL_URL")
     if data is None or url is None:
         raise ValueError("the written variant needs a folder and a model; pass --data DIR, set TURNWIRE_MODEL_URL")
-    settings = Settings(embeddings="off", model="bench", model_url=url, model_key=SecretStr("none"))
+    settings = Settings(documents={"embeddings": "off"}, model="bench", model_url=url, model_key=SecretStr("none"))
     return Settled(store="sqlite", data=data, settings=settings).asgi()

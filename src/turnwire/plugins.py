@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -67,6 +67,14 @@ class AgentKind(Struct, frozen=True, kw_only=True):
     hook: Reference | None = None
 
 
+class Check(Struct, frozen=True):
+    """A line of `turnwire doctor`. `note` is something to improve; `bad` keeps something from working."""
+
+    name: str
+    verdict: Literal["ok", "note", "bad"]
+    text: str
+
+
 class Service:
     """Base class of what a plugin runs beside the turns of a server. A method that is not overridden does nothing."""
 
@@ -98,7 +106,7 @@ class Service:
     async def start(self) -> None:
         """Begin, now that turns run."""
 
-    async def settled(self) -> None:
+    async def ready(self) -> None:
         """Wait until `open` is done with what it left to the background."""
 
     async def stop(self) -> None:
@@ -130,6 +138,10 @@ class Plugin(Struct, frozen=True, kw_only=True):
     """A function of the server's `Services` that returns a `Service`."""
     options: Reference | None = None
     """A list of `turnwire.cli.options.SettingOption`: options of the commands that run agents."""
+    checks: Reference | None = None
+    """A function of the data folder and the database's URL or None that returns a list of `Check`."""
+    move: Reference | None = None
+    """A function of a data folder and a `SharedDatabase` that copies the plugin's files and returns their number."""
     commands: Reference | None = None
     """A function that adds commands to the command line's `Commands`."""
 

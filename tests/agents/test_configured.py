@@ -35,7 +35,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def turnwire_with(folder: Path, model: ScriptedModel, agents: dict[str, Any], **more: Any) -> Turnwire:
-    options = {name: more.pop(name) for name in ("agent", "docs") if name in more}
+    options = {name: more.pop(name) for name in ("agent",) if name in more}
     settings = quick_settings(folder, model="small", model_url=model.url, agents=agents, **more)
     return Turnwire(store="memory", settings=settings, **options)
 
@@ -68,7 +68,9 @@ async def test_agents_of_the_settings_are_chosen_by_their_names(tmp_path: Path, 
 
 async def test_those_given_in_code_come_first_and_keep_their_names(tmp_path: Path, model_server: ScriptedModel) -> None:
     agents = {"default": {"instructions": "Never asked."}, "parrot": "agents_of_the_test:echo"}
-    turnwire = turnwire_with(tmp_path, model_server, agents, agent=saying("From code."), docs=[tmp_path])
+    turnwire = turnwire_with(
+        tmp_path, model_server, agents, agent=saying("From code."), documents={"paths": [tmp_path]}
+    )
     assert list(turnwire.agents) == ["default", "parrot", "documents"]
     async with serving(turnwire) as server:
         assert (await ask(server))["content"] == "From code."
@@ -211,8 +213,9 @@ async def test_the_connections_of_a_models_agent_are_closed(tmp_path: Path, mode
 async def test_the_documents_agent_is_closed_also_if_another_has_its_name(
     tmp_path: Path, model_server: ScriptedModel
 ) -> None:
-    turnwire = turnwire_with(tmp_path, model_server, {"documents": "agents_of_the_test:echo"}, docs=[tmp_path])
-    assert turnwire.librarian is not None
+    turnwire = turnwire_with(
+        tmp_path, model_server, {"documents": "agents_of_the_test:echo"}, documents={"paths": [tmp_path]}
+    )
     async with serving(turnwire) as server:
         assert (await ask(server, "documents"))["content"] == "HELLO"
     assert not [task for task in asyncio.all_tasks() if "mcp" in task.get_name()]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
 from tests.server.conftest import the_event_loop_is_never_blocked
-from tests.serving import PATIENCE, Client, quick_settings, saying, serving, within
+from tests.serving import PATIENCE, Client, quick_settings, ready, saying, serving, within
 from tests.vaults import NOTES, serving_vault, vault
 from turnwire import Turnwire
 
@@ -70,10 +70,9 @@ async def test_it_is_there_beside_other_agents_and_only_while_it_is_configured(v
     docs = vault.parent / "docs"
     docs.mkdir()
     (docs / "stars.md").write_text("# Stars\n\nStars are far away.\n")
-    turnwire = Turnwire(docs=[docs], settings=quick_settings(vault.parent / "data"))
+    turnwire = Turnwire(settings=quick_settings(vault.parent / "data", documents={"paths": [docs]}))
     async with serving(turnwire) as server:
-        assert turnwire.librarian is not None
-        await within(turnwire.librarian.settled())
+        await within(ready(turnwire))
         assert "Friday" not in (await ask(server, "When does the rocket launch?"))["content"]
 
 
@@ -81,13 +80,10 @@ async def test_notes_are_shown_beside_documents_and_found_only_in_the_vault(vaul
     docs = vault.parent / "docs"
     docs.mkdir()
     (docs / "stars.md").write_text("# Stars\n\nStars are far away.\n")
-    settings = quick_settings(vault.parent / "data", vault=vault)
-    turnwire = Turnwire(store="memory", docs=[docs], settings=settings)
+    settings = quick_settings(vault.parent / "data", documents={"vault": vault, "paths": [docs]})
+    turnwire = Turnwire(store="memory", settings=settings)
     async with serving(turnwire) as server:
-        assert turnwire.librarian is not None
-        assert turnwire.vault is not None
-        await within(turnwire.librarian.settled())
-        await within(turnwire.vault.settled())
+        await within(ready(turnwire))
         found = {
             name: await ask(server, question, agent=name)
             for name, question in (("vault", "When does the rocket launch?"), ("documents", "How far are the stars?"))

@@ -53,7 +53,7 @@ def serve(tmp_path: Path, puppet: Any) -> Serve:
     def start(agent: Any = None, *, store: Any = "memory", docs: Any = (), agents: Any = None, **settings: Any) -> Any:
         if agent is None and not docs and not agents:
             agent = puppet
-        configured = quick_settings(tmp_path / "data", **settings)
-        return serving(Turnwire(agent, agents=agents, store=store, settings=configured, docs=docs))
+        configured = quick_settings(tmp_path / "data", documents={"paths": docs}, **settings)
+        return serving(Turnwire(agent, agents=agents, store=store, settings=configured))
 
     return start

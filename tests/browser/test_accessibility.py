@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Locator, expect
 from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
 from tests.server.test_approvals import careful
-from tests.serving import Puppet, Served, quick_settings, serving, within
+from tests.serving import Puppet, Served, quick_settings, ready, serving, within
 from turnwire import Turnwire
 from turnwire.agents.demo import DemoAgent
 from turnwire.core.log.events import ReviewEvent, SearchEvent, ToolCallEvent
@@ -51,8 +51,7 @@ async def tab_to(page: Tab, locator: Locator, *, key: str = "Tab", limit: int = 
 
 
 async def settled(server: Served) -> None:
-    assert server.turnwire.librarian is not None
-    await within(server.turnwire.librarian.settled())
+    await within(ready(server.turnwire))
 
 
 async def violations(page: Tab) -> list[str]:

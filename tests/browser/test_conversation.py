@@ -13,7 +13,7 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.core.desk import Gate
 from tests.server.test_approvals import careful
-from tests.serving import Puppet, saying, within
+from tests.serving import Puppet, ready, saying, within
 from turnwire import Turn, WaitForApproval, ask, take_inputs
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -100,8 +100,7 @@ async def test_long_answer_is_whole_and_in_order_when_its_session_is_opened(brow
 
 async def test_citation_opens_the_document_at_the_passage(browser: Browser, serve: Serve, shelf: Path) -> None:
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         await page.ask("When does the ferry to Norderney leave?")
         await page.ended()
         chip = page.answer.locator("[data-cite]").first
@@ -341,8 +340,7 @@ async def test_uploaded_document_is_used_for_answers(
     treasure = tmp_path / "treasure.md"
     treasure.write_text("# The treasure\n\nThe treasure of Baltrum is buried under the oak.\n")
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         await page.part("upload-input").set_input_files(treasure)
         upload = page.part("uploading").filter(has_text="treasure.md")
         await expect(upload).to_have_attribute("data-state", "done")

@@ -15,7 +15,7 @@ from tests.retrieval.shelf import GREEN, SHELF
 from tests.retrieval.test_retrieval_agent import whole_turn
 from tests.scripted_model import fails, scripted_model
 from tests.server.test_approvals import careful
-from tests.serving import Puppet, quick_settings, saying, serving, until, within
+from tests.serving import Puppet, quick_settings, ready, saying, serving, until, within
 from turnwire import Turnwire
 from turnwire.agents.demo import DemoAgent
 from turnwire.core.log.events import (
@@ -62,8 +62,7 @@ async def test_welcome_offers_three_deeds_and_the_demo_waits_for_approval(browse
     turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path), demo="last")
     turnwire.agents["demo"] = DemoAgent(pace=0)
     async with serving(turnwire) as server, tab(browser, server.url) as page:
-        assert turnwire.librarian is not None
-        await within(turnwire.librarian.settled())
+        await within(ready(turnwire))
         await page.page.reload()
         await expect(page.part("deed")).to_have_count(3)
         # A question that is one of the three is not offered once more, and nothing is behind the composer.
@@ -158,10 +157,9 @@ async def test_model_and_its_failure_are_named_under_the_answer(browser: Browser
     async with AsyncExitStack() as opened:
         model = await opened.enter_async_context(scripted_model(*whole_turn(), *(fails(401) for _ in range(6))))
         settings: dict[str, Any] = {"model": "small", "model_url": model.url, "model_key": "k", "model_retries": 0}
-        server = await opened.enter_async_context(serve(docs=[folder], embeddings="off", **settings))
+        server = await opened.enter_async_context(serve(docs=[folder], **settings))
         page = await opened.enter_async_context(tab(browser, server.url))
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         written, failed = "Written by small from 1 passage", re.compile(r"^The model failed \(.+\); quoted instead$")
         await page.ask(GREEN)
         await page.ended()
@@ -180,8 +178,7 @@ async def test_long_quotation_is_shown_from_its_start(browser: Browser, serve: S
         serve(docs=[tmp_path / "tea.md"]) as server,
         tab(browser, server.url, viewport=viewport) as page,
     ):
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         for _ in range(2):
             await page.ask("How do I brew tea?")
             await page.ended()

@@ -9,7 +9,7 @@ from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.clients.scenes import play
-from tests.serving import Puppet, Served, within
+from tests.serving import Puppet, Served, ready, within
 from turnwire.core.log.events import (
     Event,
     ReasoningEvent,
@@ -274,8 +274,7 @@ async def test_focus_returns_to_the_citation_when_its_source_is_closed(
     browser: Browser, serve: Serve, shelf: Path
 ) -> None:
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         await page.ask("When does the ferry to Norderney leave?")
         await page.ended()
         await page.page.goto(f"{server.url}/turns/{await page.turn_id()}")

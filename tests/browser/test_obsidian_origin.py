@@ -34,7 +34,7 @@ def program(node: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def serving_puppet(vault: Path, puppet: Puppet) -> AbstractAsyncContextManager[Served]:
-    settings = quick_settings(vault.parent / "data", vault=vault)
+    settings = quick_settings(vault.parent / "data", documents={"vault": vault})
     return serving(Turnwire(agents={"puppet": puppet}, store="memory", settings=settings))
 
 

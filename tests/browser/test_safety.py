@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
-from tests.serving import Puppet, saying, until, within
+from tests.serving import Puppet, ready, saying, until, within
 from turnwire.core.log.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 
 ELSEWHERE = "https://evil.example/steal"
@@ -95,8 +95,7 @@ async def test_hostile_document_runs_no_code(browser: Browser, serve: Serve, tmp
     text = f"# The <b>ferry</b>\n\nThe ferry to Juist leaves at noon from the pier.\n\n{HOSTILE}"
     (folder / "ferry.md").write_text(text)
     async with serve(docs=[folder]) as server, tab(browser, server.url) as page:
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         # The sanitizer parses the text in a detached document, to which some browsers apply the policy too.
         page.may_violate = True
         await page.ask("When does the ferry to Juist leave?")

@@ -11,7 +11,7 @@ from tests.browser.browser_tab import PATIENCE_MS, REPORT_VIOLATIONS, Tab, new_c
 from tests.browser.conftest import Serve
 from tests.browser.test_accessibility import violations
 from tests.clients.scenes import play
-from tests.serving import Puppet, Served, within
+from tests.serving import Puppet, Served, ready, within
 
 PICTURE = "![x](/of-the-host.png) ![y](https://tracker.example/y.png)"
 
@@ -154,8 +154,7 @@ async def test_widget_says_where_an_answer_comes_from(browser: Browser, serve: S
         serve(docs=[tmp_path / "tea.md"], allowed_origins=[host.origin]) as server,
         embedded(browser, host, server) as page,
     ):
-        assert server.turnwire.librarian is not None
-        await within(server.turnwire.librarian.settled())
+        await within(ready(server.turnwire))
         await page.get_by_role("button", name="Chat").click()
         await ask(page, "What is tea brewed with?")
         await expect(page.get_by_test_id("answer")).to_contain_text("water that has boiled")

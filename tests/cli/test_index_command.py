@@ -6,14 +6,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.retrieval.paper import opened, pdf, word
-from turnwire.assembly import LIBRARY_FILE
 from turnwire.cli.main import app
 from turnwire.retrieval import indexer
+from turnwire.retrieval.service import LIBRARY_FILE
 
 
 @pytest.fixture(autouse=True)
 def no_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWIRE_EMBEDDINGS", "off")
+    monkeypatch.setenv("TURNWIRE_DOCUMENTS_EMBEDDINGS", "off")
 
 
 @pytest.fixture

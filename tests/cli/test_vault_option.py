@@ -27,6 +27,6 @@ async def test_vault_that_is_no_folder_is_refused_with_a_reason(vault: Path, tmp
     done = await run("serve", "--data", tmp_path / "data", "--vault", vault / "Garden.md")
     assert done.code == 2
     assert "is a file" in done.err
-    done = await run("serve", "--data", tmp_path / "data", vault=str(vault / "Nowhere"))
+    done = await run("serve", "--data", tmp_path / "data", documents_vault=str(vault / "Nowhere"))
     assert done.code == 1
     assert "vault: Path does not point to a directory" in done.err

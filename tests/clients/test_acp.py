@@ -16,7 +16,7 @@ async def test_editor_prompts_decides_cancels_and_loads(
 ) -> None:
     (tmp_path / "agents_of_the_test.py").write_text(AGENTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("TURNWIRE_EMBEDDINGS", "off")
+    monkeypatch.setenv("TURNWIRE_DOCUMENTS_EMBEDDINGS", "off")
     agents = [part for name in ("careful", "silent") for part in ("--agent", f"{name}=agents_of_the_test:{name}")]
     command = sys.executable, "-m", "turnwire", "acp", "--data", str(tmp_path / "data"), *agents
     async with run("acp.mjs", str(tmp_path), *command) as script:

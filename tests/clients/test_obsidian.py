@@ -105,7 +105,7 @@ async def npm(plugin: Path, *command: str, **environment: str) -> None:
 
 async def test_plugin_tests_pass_against_a_real_server(node: str, plugin: Path, vault: Path) -> None:
     stage = Stage()
-    settings = quick_settings(vault.parent / "data", vault=vault)
+    settings = quick_settings(vault.parent / "data", documents={"vault": vault})
     turnwire = Turnwire(agents={"play": stage.play, "gate": stage.open}, store="memory", settings=settings)
     async with serving(turnwire) as server:
         await npm(plugin, node, "node_modules/vitest/vitest.mjs", "run", TURNWIRE_URL=server.url)

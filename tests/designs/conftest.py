@@ -15,7 +15,7 @@ import pytest
 
 from tests.retrieval.shelf import SHELF, library, make_model, model, searcher
 from tests.scripted_model import model_server
-from tests.serving import Puppet, Served, quick_settings, serving, within
+from tests.serving import Puppet, Served, quick_settings, ready, serving, within
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire import Turnwire
 
@@ -65,10 +65,10 @@ def serve_documents(tmp_path: Path) -> Serve:
         folder.mkdir()
         for name, text in SHELF.items():
             (folder / name).write_text(text)
-        turnwire = Turnwire(docs=[folder], store="memory", settings=quick_settings(tmp_path / "data", **settings))
+        configured = quick_settings(tmp_path / "data", documents={"paths": [folder]}, **settings)
+        turnwire = Turnwire(store="memory", settings=configured)
         async with serving(turnwire) as served:
-            assert turnwire.librarian is not None
-            await within(turnwire.librarian.settled())
+            await within(ready(turnwire))
             yield served
 
     return start

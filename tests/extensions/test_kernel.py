@@ -453,4 +453,4 @@ async def test_bundled_channels_are_discovered(tmp_path: Path) -> None:
 
 
 def _settings(tmp_path: Path) -> Settings:
-    return Settings(data=tmp_path / "data", shutdown_grace=0, embeddings="off")
+    return Settings(data=tmp_path / "data", shutdown_grace=0, documents={"embeddings": "off"})

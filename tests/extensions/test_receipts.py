@@ -164,7 +164,8 @@ async def silent(turn):
     yield ""
 
 async def main():
-    turnwire = Turnwire(silent, settings=Settings(data=sys.argv[1], embeddings="off"), extensions=[sys.argv[2]])
+    settings = Settings(data=sys.argv[1], documents={"embeddings": "off"})
+    turnwire = Turnwire(silent, settings=settings, extensions=[sys.argv[2]])
     async with turnwire.lifespan():
         for number in range(5):
             await turnwire.kernel.extensions["chat"].extension.context.accept(str(number), "ann")

@@ -46,7 +46,7 @@ _SETTINGS = {
     "max_running_turns": 10_000,
     "max_open_streams": 10_000,
     "max_queued_turns": 1_000,
-    "embeddings": "off",
+    "documents_embeddings": "off",
 }
 
 

@@ -90,7 +90,7 @@ class MeasuredServer(ServerProcess):
         return {**super().settings(), **_SETTINGS, **database}
 
     def variables(self) -> dict[str, str]:
-        return {"FAULTS_DOCS": str(self._documents)}
+        return {"TURNWIRE_DOCUMENTS_PATHS": json.dumps([str(self._documents)])}
 
 
 async def run_neighbour_campaign(

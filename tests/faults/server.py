@@ -1,6 +1,6 @@
 """One server of the campaign: `turnwire serve` with the agents of the campaign and more frequent maintenance.
 
-Its store is PostgreSQL if the settings name a database, and SQLite otherwise. FAULTS_DOCS is a folder of documents.
+Its store is PostgreSQL if the settings name a database, and SQLite otherwise.
 
 To import a server takes a second of computing, which is most of what a campaign with many kills would do. So this
 process imports it once, and each line of its input forks a new server that listens on the port of this line: it prints
@@ -52,7 +52,6 @@ def serve() -> None:
         agents={name: getattr(agents, name) for name in agents.ALL},
         store="postgres" if settings.database_url else "sqlite",
         settings=settings,
-        docs=[folder] if (folder := os.environ.get("FAULTS_DOCS")) else (),
         extensions=[],
         maintenance_interval=_MAINTENANCE_INTERVAL,
     )

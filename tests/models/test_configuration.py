@@ -7,8 +7,8 @@ import pytest
 
 from tests.models.answers import read_answer, text
 from tests.scripted_model import ScriptedModel, says
-from turnwire.assembly import build_model
 from turnwire.core.errors import ModelUnusableError
+from turnwire.models.configuration import build_model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
 

@@ -106,7 +106,7 @@ def environment(**settings: str) -> dict[str, str]:
     """Return the caller's environment with only these Turnwire settings, and no embeddings model."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
     # Documents are read with a low priority, which takes long beside other work.
-    settings = {"embeddings": "off", "document_timeout": str(PATIENCE), **settings}
+    settings = {"documents_embeddings": "off", "documents_timeout": str(PATIENCE), **settings}
     return {
         **inherited,
         "PYTHONWARNINGS": "",

@@ -10,8 +10,8 @@ import pytest
 from tests.process.server_process import ServerProcess, served
 from tests.retrieval.shelf import GREEN, SHELF
 from tests.serving import PATIENCE, within
-from turnwire.assembly import LIBRARY_FILE
 from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.service import LIBRARY_FILE
 
 MANY = 3_000
 

@@ -12,7 +12,7 @@ from tests.process.server_process import run, start
 from tests.process.template import CommandProcess
 from tests.retrieval.paper import opened
 from tests.serving import PATIENCE, within
-from turnwire.assembly import LIBRARY_FILE
+from turnwire.retrieval.service import LIBRARY_FILE
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def docs(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def watching(data: Path, *paths: Path) -> AsyncIterator[CommandProcess]:
     """Run the command with --watch, and yield when it watches."""
-    process = await start("index", *paths, "--watch", "--data", data, embeddings="off")
+    process = await start("index", *paths, "--watch", "--data", data, documents_embeddings="off")
     try:
         await read_line(process, "Watching for changes")
         yield process
@@ -74,7 +74,7 @@ async def test_two_processes_index_the_same_folder_at_once(tmp_path: Path, docs:
     data = tmp_path / "data"
     for number in range(3, 200):
         (docs / f"{number}.txt").write_text(f"Coffee number {number}. " * 100)
-    both = await asyncio.gather(*(run("index", docs, "--data", data, embeddings="off") for _ in range(2)))
+    both = await asyncio.gather(*(run("index", docs, "--data", data, documents_embeddings="off") for _ in range(2)))
     assert [result.code for result in both] == [0, 0], [result.err for result in both]
     assert len(await asyncio.to_thread(names, data)) == 200
 

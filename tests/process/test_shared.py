@@ -15,13 +15,13 @@ from tests.faults.channel_campaign import run_channel_campaign
 from tests.process.server_process import ServerProcess, run, served
 from tests.process.shared_database import temporary_database
 from tests.serving import PATIENCE, within
-from turnwire.assembly import LIBRARY_FILE
 from turnwire.channels.telegram.records import Records
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index.library import Library, NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
+from turnwire.retrieval.service import LIBRARY_FILE
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.postgres.shared_database import SharedDatabase
 from turnwire.stores.sqlite import SqliteStore

@@ -21,6 +21,7 @@ from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import UsageEvent
 from turnwire.core.run.runner import TurnRequest
 from turnwire.scheduler.schedule import Schedule
+from turnwire.scheduler.service import SchedulerService
 
 SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 
@@ -65,9 +66,9 @@ async def test_end_of_a_scheduled_turn_is_delivered(receiver: Receiver, tmp_path
     async with turnwire.lifespan():
         now = now_ms()
         schedule = Schedule(id="", principal="ann", message="hello", created_at=now, at=now)
-        added = await turnwire.scheduler.add(schedule)
+        added = await turnwire.services.of(SchedulerService).scheduler.add(schedule)
         await receiver.count(1)
-        run = await turnwire.scheduler.last_run(added)
+        run = await turnwire.services.of(SchedulerService).scheduler.last_run(added)
         assert run is not None
         assert delivered_turns(receiver) == {run.turn_id}
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.retrieval.shelf import evidence
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import CitationEvent
-from turnwire.retrieval.citations import MarkerStream, best_quote, citation_coverage, without_markers
+from turnwire.core.sentences import citation_coverage
+from turnwire.retrieval.citations import MarkerStream, best_quote, without_markers
 
 GREEN = "Green tea is brewed at eighty degrees. Hotter water makes it bitter."
 BLACK = "Black tea is brewed with boiling water. Its leaves are oxidised."

@@ -49,6 +49,7 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.agent import RetrievalAgent
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.service import DocumentService
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
@@ -161,10 +162,10 @@ async def test_turn_over_http_has_search_review_and_citations(
         (folder / name).write_text(text)
     model_server.plan(*whole_turn())
     arguments: dict[str, Any] = {"model": "small", "model_url": model_server.url, "model_key": KEY, "model_api": api}
-    settings = quick_settings(tmp_path, embeddings="off", model_retries=0, **arguments)
-    turnwire = Turnwire(docs=[folder], store="memory", settings=settings)
+    settings = quick_settings(tmp_path, documents={"paths": [folder]}, model_retries=0, **arguments)
+    turnwire = Turnwire(store="memory", settings=settings)
     async with serving(turnwire) as server:
-        librarian = turnwire.librarian
+        librarian = turnwire.services.of(DocumentService).documents
         assert librarian is not None
         await until(lambda: not librarian.is_reading)
         answer = (await server.http.post("/chat", json={"message": GREEN})).json()

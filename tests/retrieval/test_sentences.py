@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.retrieval.sentences import sentence_spans, sentence_starts
+from turnwire.core.sentences import sentence_spans, sentence_starts
 
 
 def sentences(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """A server on uvloop, whose event loop must never be blocked and whose log must stay free of errors."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from tests.retrieval.shelf import SHELF
-from tests.serving import Puppet, Served, quick_settings, serving, within
+from tests.serving import Puppet, Served, quick_settings, ready, serving, within
 from turnwire import Turnwire
 
 StoreKind = Literal["memory", "sqlite", "postgres"]
@@ -33,7 +33,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
             function.can_block_in("turnwire/sqlite_threads.py", {"_call_inline"})
             # asyncpg looks for a file of passwords.
             function.can_block_in("turnwire/stores/postgres/connections.py", "connect")
-            function.can_block_in("turnwire/assembly.py", {"build_retrieval", "build_vault"})
+            function.can_block_in("turnwire/retrieval/service.py", {"build_retrieval", "build_vault"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
             # Settings are read before the server starts; they look whether files exist.
             function.can_block_in("turnwire/settings.py", {"__init__"})
@@ -102,20 +102,19 @@ def serve_documents(shelf: Path, tmp_path: Path) -> Serve:
         authenticate: Any = None,
         watch: bool = False,
         settled: bool = True,
+        documents: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> AsyncIterator[Served]:
+        section = {"paths": [shelf] if docs is None else docs, "watch": watch, **(documents or {})}
         turnwire = Turnwire(
             agent,
             store=store,
-            settings=quick_settings(tmp_path / "data", **settings),
+            settings=quick_settings(tmp_path / "data", documents=section, **settings),
             authenticate=authenticate,
-            docs=[shelf] if docs is None else docs,
-            watch=watch,
         )
         async with serving(turnwire) as served:
-            assert turnwire.librarian is not None
             if settled:
-                await within(turnwire.librarian.settled())
+                await within(ready(turnwire))
             yield served
 
     return start

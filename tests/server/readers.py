@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from tests.serving import Client, Served
+from turnwire.retrieval.service import DocumentService
 
 BOUNDARY = "boundary-of-the-test"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -62,6 +63,6 @@ async def read_document(
 
 async def stored_counts(server: Served) -> tuple[int, int]:
     """Return the numbers of documents and passages of all owners."""
-    librarian = server.turnwire.librarian
+    librarian = server.turnwire.services.of(DocumentService).documents
     assert librarian is not None
     return await asyncio.to_thread(librarian.library.count)

@@ -13,8 +13,8 @@ from tests.server.readers import answer, listed, stored_counts
 from tests.server.text_client import ask, phases
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving
 from turnwire import Turnwire
-from turnwire.assembly import own_documentation
 from turnwire.retrieval import indexer
+from turnwire.retrieval.service import own_documentation
 from turnwire.retrieval.synthesis import NOT_FOUND
 
 OWN = own_documentation()
@@ -95,7 +95,7 @@ async def test_with_documents_it_answers_from_them_and_not_from_its_own(serve_do
 
 
 async def test_a_single_file_may_be_given_and_a_path_as_text(tmp_path: Path, shelf: Path) -> None:
-    turnwire = Turnwire(store="memory", docs=[str(shelf / "tea.md")], settings=quick_settings(tmp_path))
+    turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path, documents={"paths": [str(shelf / "tea.md")]}))
     async with serving(turnwire) as server:
         assert "eighty degrees" in (await answer(server, GREEN))["content"]
         assert await listed(server) == ["tea.md"]

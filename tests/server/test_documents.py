@@ -335,7 +335,7 @@ async def test_list_has_the_indexing_progress(serve_documents: Serve, monkeypatc
 
 @pytest.mark.process
 async def test_passages_are_embedded_in_the_background(serve_documents: Serve) -> None:
-    async with serve_documents(embeddings="minilm") as server, asyncio.timeout(PATIENCE):
+    async with serve_documents(documents={"embeddings": "minilm"}) as server, asyncio.timeout(PATIENCE):
         _, passages = await stored_counts(server)
         while (page := (await server.http.get("/v1/documents")).json())["embedding"]["done"] < passages:
             assert page["embedding"]["total"] in (0, passages)

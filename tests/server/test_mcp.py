@@ -21,6 +21,7 @@ from tests.serving import Puppet, Served, error_of, quick_settings, saying, serv
 from turnwire import Turnwire
 from turnwire.core.contracts.stores import Scope
 from turnwire.core.log.events import SearchEvent, ToolCallEvent, ToolResultEvent
+from turnwire.retrieval.service import DocumentService
 
 Era = Literal["auto", "legacy"]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
@@ -382,7 +383,7 @@ async def test_documents_are_resources_and_can_be_searched(
     folder.mkdir()
     (folder / "leave.md").write_text("# Leave\n\nEverybody has thirty days of leave.\n")
     async with serve_documents([folder], agent=puppet) as server:
-        documents = server.turnwire.librarian
+        documents = server.turnwire.services.of(DocumentService).documents
         assert documents is not None
         ada, bob = await new_key(server, "ada"), await new_key(server, "bob")
         await documents.add("secret.md", b"# Secret\n\nThe leave of Ada is a secret.\n", "ada")

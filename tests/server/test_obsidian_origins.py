@@ -60,7 +60,7 @@ async def test_other_origins_are_refused_with_a_vault(vault: Path, origin: str) 
 async def test_allow_obsidian_setting_overrides_the_default_with_a_vault(
     vault: Path, settings: dict[str, Any], status: int
 ) -> None:
-    async with serving_vault(vault, **settings) as server:
+    async with serving_vault(vault, documents=settings) as server:
         assert (await preflight(server, ORIGINS[0])).status_code == status
 
 
@@ -68,6 +68,8 @@ async def test_allow_obsidian_setting_overrides_the_default_with_a_vault(
 async def test_allow_obsidian_setting_overrides_the_default_without_a_vault(
     vault: Path, settings: dict[str, Any], status: int
 ) -> None:
-    turnwire = Turnwire(saying("Hello."), store="memory", settings=quick_settings(vault.parent / "data", **settings))
+    turnwire = Turnwire(
+        saying("Hello."), store="memory", settings=quick_settings(vault.parent / "data", documents=settings)
+    )
     async with serving(turnwire) as server:
         assert (await preflight(server, ORIGINS[0])).status_code == status

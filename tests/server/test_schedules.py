@@ -117,6 +117,6 @@ async def test_unknown_agent_is_refused(anna: Client) -> None:
 
 async def test_schedules_of_the_settings_are_listed(serve: Serve) -> None:
     schedules = {"morning": {"message": "What is new?", "cron": "0 9 * * *"}}
-    async with serve(saying("Done."), store="memory", schedules=schedules) as server:
+    async with serve(saying("Done."), store="memory", scheduler={"schedules": schedules}) as server:
         (found,) = (await server.http.get("/v1/schedules")).json()["schedules"]
         assert (found["id"], found["name"], found["message"]) == ("settings:morning", "morning", "What is new?")

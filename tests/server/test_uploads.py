@@ -34,7 +34,7 @@ SLACK = 64 * 1024
 
 @pytest.fixture
 async def server(serve_documents: Serve) -> AsyncIterator[Served]:
-    async with serve_documents(store="sqlite", max_document_bytes=MOST, max_uploads=6) as served:
+    async with serve_documents(store="sqlite", documents={"max_bytes": MOST, "max_uploads": 6}) as served:
         yield served
 
 
@@ -130,7 +130,7 @@ async def test_refusal_of_a_format_names_the_file_and_the_supported_formats(serv
 
 
 async def test_file_name_is_shown_without_its_path(serve_documents: Serve, tmp_path: Path) -> None:
-    async with serve_documents(store="sqlite", max_document_bytes=MOST) as server:
+    async with serve_documents(store="sqlite", documents={"max_bytes": MOST}) as server:
         before = files(tmp_path / "data")
         got = await asyncio.gather(*(send(server, name) for name in NAMES))
         assert dict(zip(NAMES, got, strict=True)) == NAMES
@@ -182,7 +182,7 @@ async def test_unreadable_file_is_refused_with_its_reason(serve_documents: Serve
 
 
 async def test_a_file_that_takes_too_long_to_read_is_refused(serve_documents: Serve, tmp_path: Path) -> None:
-    async with serve_documents(document_timeout=0.001) as server, unchanged(server, tmp_path / "data"):
+    async with serve_documents(documents={"timeout": 0.001}) as server, unchanged(server, tmp_path / "data"):
         error = error_of(await upload(server, "oak.md", NOTE), 422)
         assert (error["code"], error["message"]) == ("document_unreadable", "it took longer than 0.001 seconds to read")
 
@@ -290,7 +290,7 @@ async def test_upload_and_delete_need_the_write_scope(serve_documents: Serve) ->
 
 async def test_uploads_over_the_limit_are_refused(serve_documents: Serve) -> None:
     async with (
-        serve_documents(authenticate=by_user, max_uploads=2) as server,
+        serve_documents(authenticate=by_user, documents={"max_uploads": 2}) as server,
         user(server, "anna") as anna,
         user(server, "bob") as bob,
     ):

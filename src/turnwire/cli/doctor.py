@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Literal
 
 import typer
 
-from turnwire.cli.options import Data, Database, load_settings, open_database
+from turnwire.cli.options import Data, Database, open_database
+from turnwire.plugins import Check, installed
 
 Verdict = tuple[Literal["ok", "note", "bad"], str]
 _MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "bad": ("✗", "red")}
@@ -23,38 +24,40 @@ _MIN_FREE_BYTES = 64 * 1024 * 1024
 
 def doctor(data: Data, database_url: Database = None) -> None:
     """Check Python, SQLite, the data folder, the disk and the running server; with PostgreSQL, the database."""
-    stored: list[tuple[str, Callable[[], Verdict]]] = [
+    running: list[tuple[str, Callable[[], Verdict]]] = [
         ("database", lambda: _database(data)),
-        ("documents", lambda: _documents(data)),
+        ("server", lambda: _server(data)),
     ]
-    running: list[tuple[str, Callable[[], Verdict]]] = [("server", lambda: _server(data))]
     if database_url is not None:
-        stored = [
+        running = [
             ("database", lambda: _postgres(database_url)),
-            ("documents", lambda: _shared_documents(database_url)),
+            ("servers", lambda: _workers(database_url)),
+            ("extensions", lambda: _extensions(database_url)),
         ]
-        running = [("servers", lambda: _workers(database_url)), ("extensions", lambda: _extensions(database_url))]
     checks: list[tuple[str, Callable[[], Verdict]]] = [
         ("Python", _python),
         ("fast server", _speedups),
         ("SQLite", _sqlite),
-        ("text search", _full_text_search),
         ("open files", _open_files),
         ("data folder", lambda: _folder(data)),
         ("free disk", lambda: _disk(data)),
         ("commit time", lambda: _commit_time(data)),
-        *stored,
         ("model", _model),
         *running,
     ]
-    bad = 0
-    for name, check in checks:
-        verdict, text = check()
-        mark, colour = _MARKS[verdict]
-        bad += verdict == "bad"
-        typer.echo(f"{typer.style(mark, fg=colour)} {name:<12} {text}")
-    if bad:
+    is_sound = True
+    for check in (*(Check(name, *check()) for name, check in checks), *_of_plugins(data, database_url)):
+        mark, colour = _MARKS[check.verdict]
+        is_sound &= check.verdict != "bad"
+        typer.echo(f"{typer.style(mark, fg=colour)} {check.name:<12} {check.text}")
+    if not is_sound:
         raise typer.Exit(1)
+
+
+def _of_plugins(data: Path, database_url: str | None) -> Iterator[Check]:
+    for plugin in installed().values():
+        if plugin.checks is not None:
+            yield from plugin.load(plugin.checks)(data, database_url)
 
 
 def _python() -> Verdict:
@@ -76,20 +79,6 @@ def _sqlite() -> Verdict:
     if sqlite3.sqlite_version_info < (3, 35):
         return "bad", f"{sqlite3.sqlite_version}; 3.35 or newer is needed, use a newer Python build"
     return "ok", sqlite3.sqlite_version
-
-
-def _full_text_search() -> Verdict:
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.execute("CREATE VIRTUAL TABLE passage USING fts5 (text)")
-    except sqlite3.OperationalError:
-        return (
-            "bad",
-            "SQLite has no FTS5, so documents cannot be searched; use another build of Python, such as uv's",
-        )
-    finally:
-        connection.close()
-    return "ok", "FTS5"
 
 
 def _open_files() -> Verdict:
@@ -158,25 +147,6 @@ def _database(data: Path) -> Verdict:
     return ("ok", "sound") if problem is None else ("bad", f"{problem}; restore a backup, or move the file away")
 
 
-def _documents(data: Path) -> Verdict:
-    from turnwire.assembly import LIBRARY_FILE
-    from turnwire.core.errors import StoreUnusableError
-    from turnwire.retrieval.index.library import Library
-
-    library = Library(data / LIBRARY_FILE)
-    if not library.path.exists():
-        return "ok", "none indexed; add some with `turnwire index PATH` or `turnwire serve --docs PATH`"
-    try:
-        library.open()
-    except StoreUnusableError as error:
-        return "bad", str(error)
-    try:
-        documents, passages = library.count()
-    finally:
-        library.close()
-    return "ok", f"{documents:,} in {passages:,} passages"
-
-
 # PostgreSQL
 
 
@@ -191,20 +161,6 @@ def _postgres(url: str) -> Verdict:
             return "ok", f"{archive.location} answers in {ms:.1f} ms"
     except StoreError as error:
         return "bad", str(error)
-
-
-def _shared_documents(url: str) -> Verdict:
-    from turnwire.assembly import build_library, open_shared
-    from turnwire.core.errors import StoreError
-
-    try:
-        database = open_shared(url, load_settings(database_url=url))
-        database.open(migrate=False)
-        with closing(database):
-            documents, passages = build_library(Path(), database).count()
-    except StoreError as error:
-        return "bad", str(error)
-    return "ok", f"{documents:,} in {passages:,} passages"
 
 
 def _workers(url: str) -> Verdict:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwire.cli.options import Data, fail, load_settings, progress_bar
-
-LIBRARY_FILE = "documents.db"
-"""As in `assembly`, whose import is slow."""
+from turnwire.plugins import installed
 
 if TYPE_CHECKING:
     from turnwire.stores.transfer import Moved
@@ -74,46 +72,37 @@ def move(
 ) -> None:
     """Copy everything in a data folder to PostgreSQL: logs, keys, uploads, channels. Run it again to resume."""
     from turnwire.core.errors import TurnwireError
-    from turnwire.stores.sqlite.schema import DATABASE_NAME
 
     try:
-        # A folder of a server on PostgreSQL has no logs, but may have uploads of an earlier version.
-        has_logs = (data / DATABASE_NAME).exists() or not (data / LIBRARY_FILE).exists()
-        moved = asyncio.run(_move(data, database_url)) if has_logs else None
-        documents = _move_documents(data, database_url)
+        moved = asyncio.run(_move(data, database_url))
+        records = _move_records(data, database_url)
     except sqlite3.Error as error:
         fail(f"a file in {data} cannot be read: {error}")
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; nothing is lost, run it again to resume")
-    if moved is not None:
-        skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
-        typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
-        if moved.plugin_rows:
-            typer.echo(f"Moved {moved.plugin_rows:,} records of channels.")
-    if documents:
-        typer.echo(f"Moved {documents:,} uploaded documents.")
+    skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
+    typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
+    if moved.plugin_rows:
+        typer.echo(f"Moved {moved.plugin_rows:,} records of channels.")
+    for name, count in records.items():
+        typer.echo(f"Moved {count:,} records of {name}.")
     typer.echo("The folder is unchanged. From now on, start the server with --database-url.")
 
 
-def _move_documents(data: Path, url: str) -> int:
-    """Copy the uploaded documents, and return their number."""
+def _move_records(data: Path, url: str) -> dict[str, int]:
+    """Copy what plugins keep in files of the data folder. Return the number of records by the plugin's name."""
     from turnwire.assembly import open_shared
-    from turnwire.retrieval.index.library import Library, NewDocument
-    from turnwire.retrieval.index.postgres import PostgresLibrary
 
-    if not (data / LIBRARY_FILE).exists():
-        return 0
     with closing(open_shared(url, load_settings(data=data))) as database:
         database.open()
-        target, documents = PostgresLibrary(database), 0
-        with closing(Library(data / LIBRARY_FILE)) as library:
-            library.open()
-            for record in library.all_uploads():
-                target.put([NewDocument.copied(record, library.document_passages(record.id))])
-                documents += 1
-        return documents
+        moved = {
+            plugin.name: plugin.load(plugin.move)(data, database)
+            for plugin in installed().values()
+            if plugin.move is not None
+        }
+    return {name: count for name, count in moved.items() if count}
 
 
 async def _move(data: Path, url: str) -> "Moved":

@@ -13,8 +13,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from turnwire.core.sentences import sentence_spans
 from turnwire.retrieval.citations import MARKER
-from turnwire.retrieval.sentences import sentence_spans
 
 Kind = Literal["text", "list", "table", "code"]
 

@@ -5,14 +5,11 @@ from collections.abc import Callable
 
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import CitationEvent
+from turnwire.core.sentences import MARKER, MARKERS, sentence_spans
 from turnwire.retrieval.evidence import Evidence, cite
 from turnwire.retrieval.index.terms import STOP_WORDS, stem, stems, words
-from turnwire.retrieval.sentences import sentence_spans
 
-# Bounded, so that the held-back text is bounded, and split in the same way however the text arrives.
-MARKER = r"\[\s{0,3}\d{1,3}(?:\s{0,3}[,;]\s{0,3}\d{1,3}){0,15}\s{0,3}\]"
 _TOKEN = re.compile(rf"(?P<ticks>`+)|(?P<line>\n)|(?P<space>[ \t]{{0,8}})(?P<marker>{MARKER})")
-_MARKERS = re.compile(MARKER)
 _NUMBER = re.compile(r"\d+")
 # A tail that may become a token with the next piece is held back until then.
 _INCOMPLETE = re.compile(r"(?:`+|[ \t]{0,8}\[[\s\d,;]{0,160}|[ \t]{1,8})\Z")
@@ -102,7 +99,7 @@ class MarkerStream:
         """Return the range of the sentence that the marker is in or follows."""
         base = max(0, len(self.text) - _MAX_CLAIM)
         # Earlier markers are blanked out, because they would hide the end of a sentence.
-        spans = sentence_spans(_MARKERS.sub(lambda match: " " * len(match[0]), self.text[base:]))
+        spans = sentence_spans(MARKERS.sub(lambda match: " " * len(match[0]), self.text[base:]))
         if not spans:
             return len(self.text), len(self.text)
         return base + spans[-1][0], base + spans[-1][1]
@@ -127,11 +124,3 @@ def best_quote(passage: str, claim: str) -> tuple[int, int]:
 
     start, end = max(spans, key=lambda span: (similarity(span), -span[0]))
     return start, min(end, start + _MAX_QUOTE)
-
-
-def citation_coverage(answer: str) -> float:
-    """Return the share of an answer's sentences that carry a marker."""
-    bare = re.sub(rf"(?<=[.!?])(\s*{MARKER})+", lambda match: match[0].strip(), answer)
-    sentences = [bare[slice(*span)] for span in sentence_spans(bare)]
-    prose = [sentence for sentence in sentences if _LETTER.search(_MARKERS.sub("", sentence))]
-    return sum(bool(_MARKERS.search(sentence)) for sentence in prose) / len(prose) if prose else 0.0

@@ -20,6 +20,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import Message, ToolRequest
+from turnwire.core.sentences import as_sentence
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher
@@ -28,7 +29,7 @@ from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages
 from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_model, judge_by_ranking, other_queries
 from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
-from turnwire.retrieval.sentences import Matcher, as_sentence
+from turnwire.retrieval.sentences import Matcher
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.untrusted_text import framed
 

@@ -8,5 +8,8 @@ plugin = Plugin(
     settings="turnwire.retrieval.settings:DocumentSettings",
     service="turnwire.retrieval.service:DocumentService",
     options="turnwire.retrieval.commands:OPTIONS",
+    routes=["turnwire.retrieval.routes:routes"],
+    checks="turnwire.retrieval.operations:check",
+    move="turnwire.retrieval.operations:move",
     commands="turnwire.retrieval.commands:add_commands",
 )

@@ -11,10 +11,11 @@ from math import exp, log
 
 from msgspec import Struct, structs
 
+from turnwire.core.sentences import sentence_spans
 from turnwire.retrieval.blocks import TextBlock, split_blocks, widened
 from turnwire.retrieval.evidence import Evidence, Similarity
 from turnwire.retrieval.index.terms import stem, stems, words
-from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
+from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines
 
 _MAX_PASSAGES = 16
 # Comparing one block by meaning takes ten milliseconds, so only the best blocks by words are compared. The limit is

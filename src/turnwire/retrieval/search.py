@@ -10,10 +10,11 @@ from msgspec import structs
 
 from turnwire.core.errors import AgentError, DocumentNotFoundError, StoreError
 from turnwire.core.log.events import Event, SearchEvent
+from turnwire.core.sentences import sentence_spans
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
+from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines
 
 EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"

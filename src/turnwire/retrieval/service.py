@@ -87,7 +87,7 @@ class DocumentService(Service):
         for indexer in self._indexers():
             await indexer.open()
 
-    async def settled(self) -> None:
+    async def ready(self) -> None:
         for indexer in self._indexers():
             await indexer.settled()
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from turnwire.core.errors import AgentError
 from turnwire.core.log.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
 from turnwire.core.log.turns import Message
+from turnwire.core.sentences import as_sentence
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.retrieval.blocks import plain_line
 from turnwire.retrieval.citations import MarkerStream
@@ -18,7 +19,6 @@ from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, prompt_history
 from turnwire.retrieval.relevance import BlockRanker, RankedBlock, select_blocks
 from turnwire.retrieval.review import MAX_QUOTED
-from turnwire.retrieval.sentences import as_sentence
 
 logger = logging.getLogger("turnwire.retrieval")
 

@@ -7,5 +7,6 @@ plugin = Plugin(
     description="turns at set times",
     settings="turnwire.scheduler.settings:SchedulerSettings",
     service="turnwire.scheduler.service:SchedulerService",
+    routes=["turnwire.scheduler.routes:routes"],
     commands="turnwire.scheduler.commands:add_commands",
 )

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api import account, documents, operations, schedules, sessions, turns
+from turnwire.server.api import account, operations, sessions, turns
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, body_too_large, http_error, internal_error
@@ -28,7 +28,7 @@ from turnwire.server.streams.stream import Stream
 
 logger = logging.getLogger("turnwire.server")
 
-_API = (operations, account, sessions, turns, schedules, documents)
+_API = (operations, account, sessions, turns)
 _PROTOCOL = "turnwire"
 _KEY_PROTOCOL = "turnwire.key."
 

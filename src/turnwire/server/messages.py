@@ -181,7 +181,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
 _BASE64URL = r"^[A-Za-z0-9_-]+=*$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
-_LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
+LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
 ClientId = Annotated[str, StringConstraints(pattern=_ID)]
 NO_NUL = r"^[^\x00]*$"
 Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200, pattern=NO_NUL)]
@@ -406,35 +406,6 @@ class PushEndpointBody(BaseModel):
     endpoint: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 
 
-class ScheduleBody(BaseModel):
-    """A message and the times at which it is sent: `cron`, `every` or `at`."""
-
-    model_config = ConfigDict(title="Schedule", extra="forbid")
-
-    message: str = Field(min_length=1, max_length=100_000, description="The text to answer.")
-    name: str = Field("", max_length=200)
-    cron: str | None = Field(None, max_length=200, description="A cron expression, such as `0 9 * * mon-fri`.")
-    every: int | None = Field(None, le=366 * 86_400, description="An interval in seconds, 10 at least.")
-    at: int | None = Field(None, ge=0, le=_LAST_MS, description="One time, as Unix time in milliseconds.")
-    timezone: str = Field("UTC", max_length=100, description="The time zone of `cron`, such as `Europe/Berlin`.")
-    agent: str | None = Field(None, description="The agent that answers; the first configured one by default.")
-    session_id: ClientId | None = Field(None, description="The session to go on with; by default each run begins one.")
-    channel: str | None = Field(None, max_length=128, description="The channel that the answer goes to.")
-    user_id: str | None = Field(None, max_length=200, description="The user of the channel.")
-    missed: Literal["run_once", "skip"] = Field(
-        "run_once",
-        description="Times missed while no process ran: send the message once, or skip them.",
-    )
-
-
-class SchedulePatch(BaseModel):
-    """A change of a schedule."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    paused: bool
-
-
 class LoginBody(BaseModel):
     """An API key, to be exchanged for a cookie."""
 
@@ -448,7 +419,7 @@ class KeyBody(BaseModel):
 
     principal: ClientId
     scopes: list[Scope] = Field(["read", "write", "approve"], min_length=1)
-    expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
+    expires_at: int | None = Field(None, ge=0, le=LAST_MS, description="Unix time in milliseconds.")
 
 
 class JsonRpcRequest(BaseModel):

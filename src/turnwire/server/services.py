@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct, field
 
 from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.documents import DocumentSource
 from turnwire.core.contracts.stores import Store
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.people.fairness import FairSlots
@@ -91,6 +92,12 @@ class Services(Struct, frozen=True, kw_only=True):
         if service is None:
             raise LookupError(kind.__name__)
         return service
+
+    @property
+    def documents(self) -> DocumentSource | None:
+        """Return the documents of this server; None if it has none."""
+        source = self.find(DocumentSource)
+        return source if source is not None and source.has_documents else None
 
     def find(self, kind: type[T]) -> T | None:
         """Return the first service of a plugin that is of this class or protocol; None if there is none."""

@@ -199,5 +199,5 @@ async def open_client(
     turnwire = Turnwire(agent, agents=agents, store=build_store("memory", settings), settings=settings, **options)
     async with turnwire.lifespan():
         for plugin in turnwire.services.plugins.values():
-            await plugin.settled()
+            await plugin.ready()
         yield AgentClient(turnwire)

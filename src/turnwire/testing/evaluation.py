@@ -21,10 +21,10 @@ from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import ApprovalResponseEvent, Event, ToolCallEvent
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import Turn
+from turnwire.core.sentences import citation_coverage
 from turnwire.recordings.recording import TurnRecording
 from turnwire.recordings.replay import ReplayResult
 from turnwire.reporting.timeline import cost_of, timeline_of
-from turnwire.retrieval.citations import citation_coverage
 from turnwire.settings import ModelPrice
 from turnwire.testing.client import AgentClient, AgentTurn
 

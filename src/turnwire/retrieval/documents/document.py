@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from turnwire.retrieval.sentences import sentence_starts
+from turnwire.core.sentences import sentence_starts
 
 MAX_CHUNK = 1_200
 # An unsplittable block must still fit into a prompt, and its event into the log.

@@ -12,7 +12,6 @@ from turnwire.core.contracts.agents import (
 from turnwire.core.contracts.stores import Budget
 from turnwire.core.log.codec import time_text
 from turnwire.core.model_options import declared_options
-from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import LoginBody, PushEndpointBody, PushSubscriptionBody
@@ -70,15 +69,15 @@ async def logout(request: Request, services: Services) -> None:
 
 
 def _identity(services: Services, caller: Caller | None) -> Json:
-    has_documents = caller is not None and has_documents(services)
+    documents = services.documents if caller is not None else None
     return {
         "principal": caller.principal if caller else None,
         "scopes": list(caller.scopes) if caller else [],
         "login_required": caller is None and services.auth.takes_logins,
         "logged_in": caller is not None and caller.is_logged_in,
         "version": services.version,
-        "documents": has_documents,
-        "upload_suffixes": sorted(SUFFIXES) if has_documents else [],
+        "documents": documents is not None,
+        "upload_suffixes": list(documents.upload_suffixes) if documents is not None else [],
     }
 
 
@@ -119,7 +118,7 @@ async def list_agents(request: Request, services: Services) -> Json:
             }
             for name, agent in services.agents.items()
         ],
-        "takes_documents": has_documents(services),
+        "takes_documents": services.documents is not None,
     }
 
 

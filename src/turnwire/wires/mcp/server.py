@@ -16,7 +16,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
 
 from turnwire.core.contracts.agents import description_of
-from turnwire.core.contracts.documents import DocumentSource
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import ascii_json, begins_wait, time_text
 from turnwire.core.log.follow import follow
@@ -101,8 +100,7 @@ class McpService:
     def __init__(self, services: Services, caller: Caller | None = None) -> None:
         self._services = services
         self._caller = caller
-        source = services.find(DocumentSource)
-        self._documents = source if source is not None and source.has_documents else None
+        self._documents = services.documents
         has_documents = self._documents is not None
         self.server: Server[Any] = Server(
             "turnwire",

@@ -11,6 +11,8 @@ from turnwire.retrieval.documents.parser import SUFFIXES, format_of
 from turnwire.retrieval.index.contract import DocumentLibrary
 from turnwire.retrieval.index.library import Document, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
+from turnwire.retrieval.service import DocumentService
+from turnwire.retrieval.settings import DocumentSettings
 from turnwire.server.attachments import MAX_NAME_LENGTH, clean_name
 from turnwire.server.errors import HttpError
 from turnwire.server.forms import read_file
@@ -38,9 +40,10 @@ class PassageQuery(BaseModel):
 
 
 def _indexer(services: Services) -> DocumentIndexer:
-    if services.documents is None:
+    documents = services.of(DocumentService).documents
+    if documents is None:
         raise HttpError(404, "no_documents", "this server answers from no documents; start it with --docs PATH")
-    return services.documents
+    return documents
 
 
 @_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", query=DocumentsQuery)
@@ -91,10 +94,10 @@ async def show_document(request: Request, services: Services) -> Json:
     "/v1/documents",
     "Upload a document; it is yours alone",
     status=201,
-    max_upload_bytes=lambda settings: settings.max_document_bytes,
+    max_upload_bytes=lambda settings: settings.of(DocumentSettings).max_bytes,
 )
 async def upload(request: Request, services: Services) -> Json:
-    indexer, limit = _indexer(services), services.settings.max_document_bytes
+    indexer, limit = _indexer(services), services.settings.of(DocumentSettings).max_bytes
     file = await read_file(request, limit)
     name = _file_name(file.name)
     if len(file.content) > limit:
@@ -116,9 +119,10 @@ def _find(
     services: Services, indexer: DocumentIndexer, document_id: str, owner: str
 ) -> tuple[DocumentLibrary, Document]:
     """Return a document, or a note of the vault, and the library that holds it."""
-    if services.vault is not None and services.vault is not indexer:
+    vault = services.of(DocumentService).vault
+    if vault is not None and vault is not indexer:
         with suppress(DocumentNotFoundError):
-            return services.vault.library, services.vault.library.document(document_id, owner=owner)
+            return vault.library, vault.library.document(document_id, owner=owner)
     return indexer.library, indexer.library.document(document_id, owner=owner)
 
 

@@ -1,0 +1,71 @@
+"""Documents in the commands of operators: `turnwire doctor` and `turnwire move`."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turnwire.assembly import open_shared
+from turnwire.core.errors import StoreError, StoreUnusableError
+from turnwire.plugins import Check
+from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.postgres import PostgresLibrary
+from turnwire.retrieval.service import LIBRARY_FILE, build_library
+from turnwire.settings import read_settings
+
+if TYPE_CHECKING:
+    from turnwire.stores.postgres.shared_database import SharedDatabase
+
+
+def check(data: Path, database_url: str | None) -> list[Check]:
+    return [_full_text_search(), _documents(data) if database_url is None else _shared_documents(database_url)]
+
+
+def _full_text_search() -> Check:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE passage USING fts5 (text)")
+        except sqlite3.OperationalError:
+            problem = "SQLite has no FTS5, so documents cannot be searched; use another build of Python, such as uv's"
+            return Check("text search", "bad", problem)
+    return Check("text search", "ok", "FTS5")
+
+
+def _documents(data: Path) -> Check:
+    library = Library(data / LIBRARY_FILE)
+    if not library.path.exists():
+        remedy = "add some with `turnwire index PATH` or `turnwire serve --docs PATH`"
+        return Check("documents", "ok", f"none indexed; {remedy}")
+    try:
+        library.open()
+    except StoreUnusableError as error:
+        return Check("documents", "bad", str(error))
+    with closing(library):
+        return _counted(*library.count())
+
+
+def _shared_documents(url: str) -> Check:
+    try:
+        database = open_shared(url, read_settings(database_url=url))
+        database.open(migrate=False)
+        with closing(database):
+            return _counted(*build_library(Path(), database).count())
+    except StoreError as error:
+        return Check("documents", "bad", str(error))
+
+
+def _counted(documents: int, passages: int) -> Check:
+    return Check("documents", "ok", f"{documents:,} in {passages:,} passages")
+
+
+def move(data: Path, database: "SharedDatabase") -> int:
+    """Copy the uploaded documents of a data folder, and return their number."""
+    if not (data / LIBRARY_FILE).exists():
+        return 0
+    target, count = PostgresLibrary(database), 0
+    with closing(Library(data / LIBRARY_FILE)) as library:
+        library.open()
+        for record in library.all_uploads():
+            target.put([NewDocument.copied(record, library.document_passages(record.id))])
+            count += 1
+    return count
