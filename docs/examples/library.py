@@ -1,8 +1,10 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
-from turnwire import Turn, Turnwire, emit
+from turnwire import Settings, Turn, Turnwire, emit
 from turnwire.core.log.events import Event
 from turnwire.retrieval import collect_evidence, stream_synthesis
+from turnwire.retrieval.service import DocumentService
 
 
 async def tell(event: Event) -> None:
@@ -10,12 +12,14 @@ async def tell(event: Event) -> None:
 
 
 async def answer(turn: Turn) -> AsyncIterator[Event | str]:
-    searcher = server.librarian.searcher
-    result = await collect_evidence(turn.message, searcher, owner=turn.principal, event_sink=tell)
+    documents = server.services.of(DocumentService).documents
+    assert documents is not None
+    result = await collect_evidence(turn.message, documents.searcher, owner=turn.principal, event_sink=tell)
     yield f"I looked at {len(result.evidence)} passages. "
     async for piece in stream_synthesis(result):
         yield piece
 
 
-server = Turnwire(agent=answer, docs=["."], data="library-data")
+settings = Settings(data=Path("library-data"), documents={"paths": ["."]})
+server = Turnwire(agent=answer, settings=settings)
 app = server.asgi()

@@ -14,17 +14,19 @@ imports nothing else, and an SDK that nobody uses costs nothing.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
-
-from turnwire.core.contracts.agents import Agent
+if TYPE_CHECKING:
+    from turnwire.core.contracts.agents import Agent
 
 logger = logging.getLogger("turnwire.plugins")
+
+# Dataclasses, because `turnwire --help` reads the plugins, and msgspec would cost it 20 ms.
 
 GROUPS = ("turnwire.agents", "turnwire.wires", "turnwire.channels", "turnwire.stores")
 """The entry point groups. They sort plugins for people; a plugin of any group may declare any part."""
@@ -53,7 +55,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     return look_up
 
 
-class AgentKind(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class AgentKind:
     """Objects of other people's classes that are accepted as agents, recognised without importing the classes.
 
     `classes` are pairs of a package and a class name; an object of a subclass counts too. `adapter` makes an agent of
@@ -67,7 +70,8 @@ class AgentKind(Struct, frozen=True, kw_only=True):
     hook: Reference | None = None
 
 
-class Check(Struct, frozen=True):
+@dataclass(frozen=True)
+class Check:
     """A line of `turnwire doctor`. `note` is something to improve; `bad` keeps something from working."""
 
     name: str
@@ -78,11 +82,11 @@ class Check(Struct, frozen=True):
 class Service:
     """Base class of what a plugin runs beside the turns of a server. A method that is not overridden does nothing."""
 
-    def agents(self) -> Mapping[str, Agent]:
+    def agents(self) -> "Mapping[str, Agent]":
         """Return the agents that the operator wants of this plugin, by name. The operator's own of that name win."""
         return {}
 
-    def default_agents(self) -> Mapping[str, Agent]:
+    def default_agents(self) -> "Mapping[str, Agent]":
         """Return agents for a server that has no other."""
         return {}
 
@@ -98,6 +102,10 @@ class Service:
     @property
     def notes(self) -> Sequence[str]:
         """The lines that a server shows when it has started, in the markup of rich."""
+        return ()
+
+    def advice(self) -> Sequence[str]:
+        """Return lines for the operator about what to improve, in the same markup. Called first of all; may block."""
         return ()
 
     async def open(self) -> None:
@@ -116,7 +124,8 @@ class Service:
         """Release everything, after the last turn. Also called if `open` failed or was not called."""
 
 
-class Plugin(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
     """The declaration of what a package adds. Everything but the first two fields is optional."""
 
     name: str
@@ -128,9 +137,9 @@ class Plugin(Struct, frozen=True, kw_only=True):
     kinds: Sequence[AgentKind] = ()
     routes: Sequence[Reference] = ()
     """Functions without arguments that return the routes of one server."""
-    wires: Mapping[str, Reference] = {}
+    wires: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """The wires that a client chooses with `?wire=`, each a function of the query that returns a `Wire`."""
-    socket_wires: Mapping[str, Reference] = {}
+    socket_wires: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """The wires that only a socket carries, each a function of the turn's id."""
     settings: Reference | None = None
     """A subclass of `turnwire.settings.PluginSettings`."""

@@ -143,7 +143,7 @@ def test_library_of_another_version_is_refused_with_a_reason(data: Path, docs: P
 
 
 def test_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNWIRE_MAX_DOCUMENT_BYTES", "100")
+    monkeypatch.setenv("TURNWIRE_DOCUMENTS_MAX_BYTES", "100")
     assert "white.docx: it is over the limit of 100 bytes" in call(data, docs).stderr
 
 

@@ -5,12 +5,12 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from msgspec import Struct
 from typer.core import TyperCommand, TyperGroup
 
 from turnwire.plugins import installed
@@ -78,7 +78,8 @@ Key = Annotated[
 ]
 
 
-class SettingOption(Struct, frozen=True):
+@dataclass(frozen=True)
+class SettingOption:
     """An option that sets a setting of a plugin, in all commands that run agents."""
 
     name: str

@@ -317,7 +317,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
     settings.port = listening.getsockname()[1]
     url = url_of(settings.host, listening)
 
-    notes = [*model_notes(turnwire), *agent_notes(turnwire)]
+    notes = [*model_notes(turnwire), *plugin_notes(turnwire), *agent_notes(turnwire)]
 
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token, has_database=settings.database_url is not None)
@@ -334,7 +334,7 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
 
     settings = turnwire.settings
     settings.port = channel.listening.getsockname()[1]
-    notes = [*model_notes(turnwire), *agent_notes(turnwire)]
+    notes = [*model_notes(turnwire), *plugin_notes(turnwire), *agent_notes(turnwire)]
 
     def on_started() -> None:
         channel.follow(turnwire, server.refuse_connections)
@@ -399,6 +399,11 @@ def model_notes(turnwire: "Turnwire") -> list[str]:
             return []
         return [f"[bold red]The model cannot be used:[/] {escape(problem)}"]
     return []
+
+
+def plugin_notes(turnwire: "Turnwire") -> list[str]:
+    """Return lines of markup with the advice of plugins."""
+    return [line for plugin in turnwire.services.plugins.values() for line in plugin.advice()]
 
 
 def agent_notes(turnwire: "Turnwire") -> list[str]:

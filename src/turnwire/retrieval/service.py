@@ -1,4 +1,4 @@
-"""What a server runs for documents: their indexers, and the agents that answer from them."""
+"""The documents of a server: their indexers, and the agents that answer from them."""
 
 import asyncio
 import os
@@ -71,17 +71,20 @@ class DocumentService(Service):
 
         if self.documents is None:
             return []
-        model = self._services.settings.model
-        lines = [f"[dim]Answers come from[/] {escape(_sources(self.documents, model))}"]
-        if model is None:
-            from turnwire.models.address import local_models
+        sources = _sources(self.documents, self._services.settings.model)
+        return [f"[dim]Answers come from[/] {escape(sources)}"]
 
-            lines += [
-                f"[dim]A model server is running here. To have {escape(name)} write the answers:[/]\n"
-                f"  turnwire serve --model {escape(name)}"
-                for name in local_models()[:1]
-            ]
-        return lines
+    def advice(self) -> Sequence[str]:
+        from rich.markup import escape
+
+        from turnwire.models.address import local_models
+
+        if self.documents is None or self._services.settings.model is not None or not (names := local_models()):
+            return []
+        return [
+            f"[dim]A model server is running here. To have {escape(names[0])} write the answers:[/]",
+            f"  turnwire serve --model {escape(names[0])}",
+        ]
 
     async def open(self) -> None:
         for indexer in self._indexers():

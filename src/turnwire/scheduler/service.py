@@ -1,4 +1,4 @@
-"""What a server runs for schedules: one scheduler, with the schedules of the settings."""
+"""The scheduler of a server, with the schedules of the settings."""
 
 from collections.abc import Sequence
 
