@@ -27,6 +27,10 @@ from tests.parallel import pytest_addoption, pytest_runtestloop
 from tests.process.template import template
 from tests.server_stores import pytest_generate_tests, store_of_servers
 from tests.slowest import report_slowest
+from turnwire.plugins import installed
+
+# Read before any event loop runs: the entry points are files, and a test may make the first `Settings` in its loop.
+installed()
 
 __all__ = [
     "backend",

@@ -104,16 +104,18 @@ class Termination:
 class _ExtensionChannels:
     """The channels of the extensions in this process."""
 
-    def __init__(self, kernel: "Kernel") -> None:
-        self._kernel = kernel
+    def __init__(self, turnwire: "Turnwire") -> None:
+        self._turnwire = turnwire
 
     async def accept(
         self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
     ) -> bool:
-        router = self._kernel.router
-        if channel not in router.channels:
+        kernel = self._turnwire.kernel
+        if kernel is None or channel not in kernel.router.channels:
             return False
-        await router.accept(message, user_id, channel, principal=principal, message_id=message_id, agent_id=agent)
+        await kernel.router.accept(
+            message, user_id, channel, principal=principal, message_id=message_id, agent_id=agent
+        )
         return True
 
 
@@ -191,7 +193,7 @@ class Turnwire:
             lifecycle=self._lifecycle,
             folder=self._scratch or settings.data,
             shared=self._shared,
-            channels=None if self.kernel is None else _ExtensionChannels(self.kernel),
+            channels=_ExtensionChannels(self),
             push=self._push,
         )
         assembly.build_plugin_services(self.services)

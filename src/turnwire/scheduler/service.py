@@ -41,8 +41,7 @@ class SchedulerService(Service):
     async def _start_turn(self, schedule: Schedule, key: str) -> str | None:
         """Start the turn of a schedule. Return its id, or None if another process runs the channel."""
         if schedule.channel is not None and schedule.user_id is not None:
-            channels = self._services.channels
-            is_accepted = channels is not None and await channels.accept(
+            is_accepted = await self._services.channels.accept(
                 schedule.channel,
                 schedule.user_id,
                 schedule.message,

@@ -76,7 +76,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """Where plugins keep files: the data folder, or one that is removed with a store in memory."""
     shared: "SharedDatabase | None" = None
     """The store's database for code that blocks, if other processes use it too."""
-    channels: "ChannelGateway | None" = None
+    channels: ChannelGateway
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
     """For requests that read from the store or start a turn: fewer than the database has connections."""
     searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32, rests=True))
