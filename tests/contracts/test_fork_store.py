@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, ended, whole_log, write
 from tests.core.desk import Desk, completed_answer, open_actor_desk
-from turnwire.core.contracts.stores import Admission, JournalEntry, NewTurn, Store
+from turnwire.core.contracts.stores import Admission, JournalEntry, NewTurn, Store, UnfinishedFilter
 from turnwire.core.errors import (
     BadPositionError,
     EventsGoneError,
@@ -83,10 +83,12 @@ async def test_fork_that_waits_for_a_person_is_not_claimed(backend: StoreBackend
     record = (await store.create_turn(new, Admission())).record
     await store.renew("worker")
     assert await store.claim_next("worker", 5) == []
-    assert [(turn.id, turn.waiting_until) for turn in await store.waiting()] == [(record.id, 12_345)]
+    assert [
+        (turn.id, turn.waiting_until) for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))
+    ] == [(record.id, 12_345)]
     backend.crash()
     store = await backend.open()
-    assert [turn.id for turn in await store.waiting()] == [record.id]
+    assert [turn.id for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))] == [record.id]
     assert await store.checkpoint(record.id) == b"state"
 
 
@@ -100,7 +102,7 @@ async def test_fork_of_a_turn_that_was_erased_or_has_expired_meanwhile_is_refuse
     with pytest.raises(TurnNotFoundError):
         await store.create_turn(erased, Admission())
     assert await store.list_turns("ann") == []
-    assert await store.under_way("ann", 5) == []
+    assert await store.unfinished(where=UnfinishedFilter(principal="ann")) == []
 
 
 async def test_fork_is_admitted_and_repeated_like_any_turn(store: Store) -> None:

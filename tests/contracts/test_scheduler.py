@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import new_session_id, write
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import Store, UnfinishedFilter
 from turnwire.core.errors import AgentNotFoundError, StoreAwayError
 from turnwire.core.ids import new_id
 from turnwire.core.run.runner import TurnRequest, TurnRunner
@@ -106,7 +106,7 @@ async def run_until_killed(process: "KilledStore", clock: Clock) -> bool:
 async def end_all(store: Store) -> None:
     """End the queued turns, so that they do not reach the principal's limit."""
     await store.renew("worker")
-    for record in await store.under_way("ann", 1000):
+    for record in await store.unfinished(where=UnfinishedFilter(principal="ann")):
         await write(store, await store.claim(record.id, "worker"), end="completed")
 
 

@@ -2,7 +2,7 @@
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, started
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import Store, UnfinishedFilter
 
 
 async def test_workers_lists_live_leases(backend: StoreBackend) -> None:
@@ -24,8 +24,8 @@ async def test_under_way_lists_unfinished_turns_in_order(store: Store) -> None:
     running = await claimed(store, "worker", principal="ann")
     await ended(store, principal="ann")
     queued = await started(store, principal="bob")
-    everybody = await store.under_way(None, 10)
+    everybody = await store.unfinished(limit=10)
     assert [(record.id, record.phase) for record in everybody] == [(running.id, "running"), (queued.id, "queued")]
     assert everybody[0].worker == "worker"
-    assert await store.under_way("bob", 10) == everybody[1:]
-    assert await store.under_way(None, 1) == everybody[:1]
+    assert await store.unfinished(where=UnfinishedFilter(principal="bob")) == everybody[1:]
+    assert await store.unfinished(limit=1) == everybody[:1]

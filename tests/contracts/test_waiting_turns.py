@@ -7,7 +7,7 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, seized, start, started, write
-from turnwire.core.contracts.stores import Admission, Store, Suspension
+from turnwire.core.contracts.stores import Admission, Store, Suspension, UnfinishedFilter
 from turnwire.core.errors import FencedError, SessionBusyError, TurnNotFoundError, TurnNotWaitingError
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import LoggedEvent
@@ -28,7 +28,7 @@ async def suspended(store: Store, checkpoint: bytes = b"left", **details: Any) -
 async def test_suspended_turn_waits_without_a_worker(store: Store) -> None:
     record = await suspended(store)
     assert (record.phase, record.worker, record.waiting_until, record.last_position) == ("waiting", None, 12_345, 3)
-    assert await store.waiting() == [record]
+    assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == [record]
     assert await queued_turns(store) == []
     assert await store.checkpoint(record.id) == b"left"
     assert await store.turn_state(record.id) is None
@@ -40,7 +40,7 @@ async def test_waiting_turn_needs_no_lease(backend: StoreBackend) -> None:
     record = await suspended(store)
     now += 1_000
     assert await store.take_over("eager") == []
-    assert await store.waiting() == [record]
+    assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == [record]
 
 
 async def test_turn_is_waiting_when_its_request_is_published(backend: StoreBackend, store: Store) -> None:
@@ -62,7 +62,7 @@ async def test_waiting_turn_survives_a_crash(backend: StoreBackend) -> None:
     record = await suspended(store, b"\x00\xff whatever")
     backend.crash()
     store = await backend.open()
-    assert await store.waiting() == [record]
+    assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == [record]
     assert await store.checkpoint(record.id) == b"\x00\xff whatever"
     await store.renew("alive")
     assert await store.take_over("alive") == []
@@ -79,7 +79,7 @@ async def test_hold_makes_the_only_writer_and_the_turn_keeps_waiting(backend: St
     await append(store, record.id, second.epoch, 4, ApprovalResponseEvent("c1", True))
     backend.crash()
     store = await backend.open()
-    (waiting,) = await store.waiting()
+    (waiting,) = await store.unfinished(where=UnfinishedFilter(phase="waiting"))
     assert (waiting.epoch, waiting.last_position) == (second.epoch, 4)
 
 
@@ -95,7 +95,7 @@ async def test_waiting_turn_that_is_claimed_runs_and_can_end(store: Store) -> No
     record = await suspended(store)
     running = await store.claim(record.id, "worker")
     assert (running.phase, running.worker, running.started_at) == ("running", "worker", record.started_at)
-    assert await store.waiting() == []
+    assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == []
     assert await store.checkpoint(record.id) == b"left"
     await write(store, running, end="completed")
     # A checkpoint may hold anything, so it is deleted when the turn has ended.
@@ -108,7 +108,7 @@ async def test_turn_suspended_again_has_the_new_checkpoint(store: Store) -> None
     log.append(ApprovalRequestEvent("c2", "send", {}))
     await log.suspend(Suspension(99, b"new"))
     assert await store.checkpoint(record.id) == b"new"
-    assert [turn.waiting_until for turn in await store.waiting()] == [99]
+    assert [turn.waiting_until for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))] == [99]
 
 
 async def test_fenced_writer_cannot_suspend_the_turn(store: Store) -> None:
@@ -118,7 +118,7 @@ async def test_fenced_writer_cannot_suspend_the_turn(store: Store) -> None:
     log.append(ApprovalRequestEvent("c1", "send", {}))
     with pytest.raises(FencedError):
         await log.suspend(Suspension(1, b""))
-    assert await store.waiting() == []
+    assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == []
 
 
 async def test_waiting_turn_counts_as_unfinished(store: Store) -> None:

@@ -20,7 +20,7 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
-from turnwire.core.contracts.stores import RUNNABLE, Admission, Command, Store, Suspension
+from turnwire.core.contracts.stores import RUNNABLE, Admission, Command, Store, Suspension, UnfinishedFilter
 from turnwire.core.errors import FencedError, LogRewoundError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.log.events import StatusEvent, TokenEvent
 from turnwire.core.log.turn_log import TurnLog
@@ -119,9 +119,11 @@ async def test_suspended_turn_blocks_later_turns_of_its_session(alive: Store) ->
     log.append(StatusEvent("may I?"))
     await log.suspend(Suspension(2**50, b"where I was"))
     assert await alive.claim_next("two", 10) == []
-    assert [turn.id for turn in await alive.waiting()] == [record.id]
-    assert await alive.waiting(until=2**50 - 1) == []
-    assert [turn.id for turn in await alive.waiting(until=2**50)] == [record.id]
+    assert [turn.id for turn in await alive.unfinished(where=UnfinishedFilter(phase="waiting"))] == [record.id]
+    assert await alive.unfinished(where=UnfinishedFilter(phase="waiting", overdue_at=2**50 - 1)) == []
+    assert [turn.id for turn in await alive.unfinished(where=UnfinishedFilter(phase="waiting", overdue_at=2**50))] == [
+        record.id
+    ]
 
 
 async def test_turn_ended_out_of_order_keeps_the_order_of_the_others(alive: Store) -> None:

@@ -129,7 +129,7 @@ async def append(
 
 
 async def queued_turns(store: Store) -> list[TurnRecord]:
-    return [record for record in await store.under_way(None, 1_000) if record.phase == "queued"]
+    return [record for record in await store.unfinished(limit=1_000) if record.phase == "queued"]
 
 
 def done(record: TurnRecord, outcome: Outcome = "completed") -> DoneEvent:

@@ -1,7 +1,6 @@
 """The worker: shutdown, and turns of lost processes."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from tests.core.desk import (
 )
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.agents.loader import GeneratorAgent
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import Store, UnfinishedFilter
 from turnwire.core.errors import ShuttingDownError
 from turnwire.core.ids import new_id
 from turnwire.core.log.events import (
@@ -138,12 +137,12 @@ async def test_deleted_turn_does_not_keep_a_worker_from_the_other_turns_it_has_t
 ) -> None:
     runner = TurnRunner(store, {"echo": GeneratorAgent(echo)})
     orphan = await claimed(store, runner.worker)
-    find = store.claimed
+    find = store.unfinished
 
-    async def with_deleted(worker: str, *, except_for: Sequence[str]) -> list[TurnRecord]:
-        return [replace(orphan, id=new_id()), *await find(worker, except_for=except_for)]
+    async def with_deleted(*, where: UnfinishedFilter) -> list[TurnRecord]:
+        return [replace(orphan, id=new_id()), *await find(where=where)]
 
-    monkeypatch.setattr(store, "claimed", with_deleted)
+    monkeypatch.setattr(store, "unfinished", with_deleted)
     await runner._worker._find_orphans()
     assert (await Desk(store, runner).end(orphan)).outcome == "completed"
     await runner.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.process.scheduling import LEASE_SECONDS, WORDS
 from tests.process.shared_database import temporary_database
 from tests.serving import PATIENCE, within
+from turnwire.core.contracts.stores import UnfinishedFilter
 from turnwire.scheduler.schedule import Schedule
 from turnwire.scheduler.scheduler import Scheduler
 from turnwire.stores.postgres import PostgresStore
@@ -110,7 +111,7 @@ async def test_each_time_is_run_once_by_two_processes_that_are_killed_in_the_mid
                 await until_true(is_recorded)
 
             async def all_ended() -> bool:
-                return not await store.under_way("ann", 1)
+                return not await store.unfinished(where=UnfinishedFilter(principal="ann"))
 
             await until_true(all_ended)
         outcomes = Counter(turn.outcome for turn in await store.list_turns("ann", limit=1000))

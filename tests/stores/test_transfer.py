@@ -8,7 +8,15 @@ import pytest
 
 from tests.contracts.stores import PostgresBackend, SqliteBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
-from turnwire.core.contracts.stores import Annotation, ApiKey, Command, JournalEntry, Store, Suspension
+from turnwire.core.contracts.stores import (
+    Annotation,
+    ApiKey,
+    Command,
+    JournalEntry,
+    Store,
+    Suspension,
+    UnfinishedFilter,
+)
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.core.log.events import StatusEvent, TokenEvent, UsageEvent
 from turnwire.core.log.files import new_blob
@@ -78,7 +86,7 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
     everything["sessions"] = await store.list_sessions("ann")
     everything["search"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
     everything["queued"] = [turn.id for turn in await queued_turns(store)]
-    everything["waiting"] = [turn.id for turn in await store.waiting()]
+    everything["waiting"] = [turn.id for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))]
     everything["commands"] = await store.commands("anybody")
     everything["keys"] = await store.list_keys()
     everything["feedback"] = await store.list_annotations("feedback", None)

@@ -243,6 +243,25 @@ class Notice(Struct, frozen=True):
     taken_until: int = 0
 
 
+class UnfinishedFilter(Struct, frozen=True, kw_only=True):
+    """The unfinished turns to list: those with these values. `overdue_at` is the time by which a wait has expired."""
+
+    principal: str | None = None
+    phase: Phase | None = None
+    worker: str | None = None
+    overdue_at: int | None = None
+    except_for: Collection[str] = ()
+
+    def matches(self, record: TurnRecord) -> bool:
+        return (
+            self.principal in (None, record.principal)
+            and self.phase in (None, record.phase)
+            and self.worker in (None, record.worker)
+            and (self.overdue_at is None or (record.waiting_until or 0) <= self.overdue_at)
+            and record.id not in self.except_for
+        )
+
+
 class ApiKey(Struct, frozen=True, kw_only=True):
     """An API key as it is stored: the hash of the secret, never the secret."""
 
@@ -390,12 +409,10 @@ class TurnStore(Protocol):
         """Return the turn accepted next in the session, or its first turn. `after_turn_id` may have been deleted."""
         ...
 
-    async def unfinished(self, session_id: str) -> list[TurnRecord]:
-        """Return the turns of a session that have not ended, in the order of acceptance."""
-        ...
-
-    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
-        """Return the turns of a principal, or of all, that have not ended, in the order of acceptance."""
+    async def unfinished(
+        self, session_id: str | None = None, *, where: UnfinishedFilter | None = None, limit: int = 1_000_000
+    ) -> list[TurnRecord]:
+        """Return the turns of a session, or of all, that have not ended, in the order of acceptance."""
         ...
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
@@ -442,19 +459,11 @@ class ClaimStore(Protocol):
         """Claim running turns of workers whose lease has expired. Not promised: that it claims all of them at once."""
         ...
 
-    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
-        """Return the running turns of a worker, in the order of acceptance: what it has to run or to end."""
-        ...
-
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         """Make the worker the only writer of a waiting turn, which keeps waiting.
 
         Raises TurnNotWaitingError, TurnNotFoundError.
         """
-        ...
-
-    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
-        """Return the turns that wait for a person; with `until`, only those whose wait expires by then."""
         ...
 
     async def checkpoint(self, turn_id: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import Store, UnfinishedFilter
 from turnwire.core.errors import (
     ApprovalConflictError,
     ApprovalNotFoundError,
@@ -81,7 +81,8 @@ class SuspendedTurns:
     async def answer_overdue(self) -> None:
         """Deny the requests of turns that have waited longer than the limit, and decline their questions."""
         reason = f"nobody decided within {_time_words(self._limits.approval_timeout)}"
-        for record in await self._store.waiting(until=now_ms()):
+        overdue = UnfinishedFilter(phase="waiting", overdue_at=now_ms())
+        for record in await self._store.unfinished(where=overdue):
             try:
                 for answer in _refusals(await fold_log(self._store, record.id), reason):
                     await self.answer(record.id, answer)

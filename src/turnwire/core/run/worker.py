@@ -14,7 +14,7 @@ from typing import Any
 
 from turnwire.core import metrics
 from turnwire.core.contracts.agents import Agent, HistorySource
-from turnwire.core.contracts.stores import RUNNABLE, Store
+from turnwire.core.contracts.stores import RUNNABLE, Store, UnfinishedFilter
 from turnwire.core.errors import StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.ids import new_id
 from turnwire.core.log.follow import fold_log
@@ -339,7 +339,8 @@ class TurnWorker:
         async with self._claiming:
             worker = self.id
             # The running turns are listed before the query: one of them may end or be released before the reply comes.
-            for turn in await self._store.claimed(worker, except_for=list(self.running)):
+            where = UnfinishedFilter(phase="running", worker=worker, except_for=list(self.running))
+            for turn in await self._store.unfinished(where=where):
                 logger.warning("turn %s belongs to this worker, which does not run it; it is claimed again", turn.id)
                 with suppress(TurnEndedError, TurnTakenError, TurnNotFoundError):
                     is_lost = await self._has_begun(turn)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from turnwire.core.contracts.stores import Worker
+from turnwire.core.contracts.stores import UnfinishedFilter, Worker
 from turnwire.core.log.codec import time_text
 from turnwire.core.log.turns import TurnRecord
 from turnwire.reporting.exposition import MEDIA_TYPE, MetricReading, render
@@ -29,7 +29,7 @@ _MAX_COUNTED_TURNS = 100_000
 async def server_readings(services: Services) -> list[MetricReading]:
     about = {"version": services.version, "worker": services.runner.worker}
     runner, is_draining = services.runner, services.lifecycle.is_draining
-    phases = Counter(record.phase for record in await services.store.under_way(None, _MAX_COUNTED_TURNS))
+    phases = Counter(record.phase for record in await services.store.unfinished(limit=_MAX_COUNTED_TURNS))
     block = services.lifecycle.last_block
     return [
         MetricReading(
@@ -86,9 +86,10 @@ async def show_metrics(request: Request, services: Services) -> None:
 @_OPERATIONS.route("GET", "/v1/workers", "The workers, and the unfinished turns")
 async def list_workers(request: Request, services: Services) -> Json:
     if "operate" not in request.caller.scopes:
-        own = await services.store.under_way(request.caller.principal, _MAX_TURNS)
+        where = UnfinishedFilter(principal=request.caller.principal)
+        own = await services.store.unfinished(where=where, limit=_MAX_TURNS)
         return {"workers": [], "turns": [_turn_json(record) for record in own]}
-    records = await services.store.under_way(None, _MAX_TURNS)
+    records = await services.store.unfinished(limit=_MAX_TURNS)
     workers = await services.store.workers()
     return {
         "workers": [_worker_json(worker, services, records) for worker in workers],

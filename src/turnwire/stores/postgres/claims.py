@@ -5,7 +5,6 @@ append of an earlier worker is refused, however late it notices.
 """
 
 import asyncio
-from collections.abc import Collection
 
 from turnwire.core.contracts.stores import RUNNABLE, Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError, TurnTakenError
@@ -14,7 +13,7 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.postgres.connections import DatabaseConnection
 from turnwire.stores.postgres.parts import PostgresParts
 from turnwire.stores.postgres.rows import NOW
-from turnwire.stores.rows import RECORD, UNFINISHED, record_from
+from turnwire.stores.rows import RECORD, record_from
 
 _MAX_TAKEN_OVER = 50
 _IS_ALIVE = f"EXISTS (SELECT 1 FROM turnwire.worker w WHERE w.id = head.worker AND w.lease_until > {NOW})"
@@ -103,11 +102,6 @@ class PostgresClaims(PostgresParts):
 
         return await self.connections.run(call)
 
-    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
-        where = "h.phase = 'running' AND h.worker = $1 AND h.id <> ALL($2)"
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
-        return [record_from(row) for row in await self.connections.fetch(query, worker, list(except_for))]
-
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         query = f"""
             WITH h AS (
@@ -125,11 +119,6 @@ class PostgresClaims(PostgresParts):
             raise TurnNotFoundError(turn_id)
 
         return await self.connections.run(call)
-
-    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
-        where = "h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)"
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
-        return [record_from(row) for row in await self.connections.fetch(query, until)]
 
     async def checkpoint(self, turn_id: str) -> bytes:
         query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"

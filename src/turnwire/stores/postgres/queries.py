@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from turnwire.core.contracts.stores import AppendRequest, Wake, is_short
+from turnwire.core.contracts.stores import AppendRequest, UnfinishedFilter, Wake, is_short
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.postgres.parts import PostgresParts
@@ -31,11 +31,21 @@ class PostgresQueries(PostgresParts, StoredTurns):
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         return self._notifier.watch(key, wake)
 
-    async def unfinished(self, session_id: str) -> list[TurnRecord]:
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE h.session_id = $1 ORDER BY h.number"
-        return [record_from(row) for row in await self.connections.fetch(query, session_id)]
-
-    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
-        where = "h.principal = coalesce($1, h.principal)"
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number LIMIT $2"
-        return [record_from(row) for row in await self.connections.fetch(query, principal, limit)]
+    async def unfinished(
+        self, session_id: str | None = None, *, where: UnfinishedFilter | None = None, limit: int = 1_000_000
+    ) -> list[TurnRecord]:
+        where = where or UnfinishedFilter()
+        conditions, values = ["true"], list[object]([limit])
+        for condition, value in (
+            ("h.session_id = ${}", session_id),
+            ("h.principal = ${}", where.principal),
+            ("h.phase = ${}", where.phase),
+            ("h.worker = ${}", where.worker),
+            ("coalesce(h.waiting_until, 0) <= ${}", where.overdue_at),
+            ("h.id <> ALL(${})", list(where.except_for) or None),
+        ):
+            if value is not None:
+                values.append(value)
+                conditions.append(condition.format(len(values)))
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {' AND '.join(conditions)} ORDER BY h.number LIMIT $1"
+        return [record_from(row) for row in await self.connections.fetch(query, *values)]

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
@@ -77,9 +76,6 @@ class SqliteClaims(SqliteParts):
         written.add_done_callback(partial(_note_claims, turns))
         return written
 
-    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
-        return [turn for turn in self._turns.in_phase("running") if turn.worker == worker and turn.id not in except_for]
-
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)
         if live is None or live.record.phase != "waiting" or live.head.ended:
@@ -90,10 +86,6 @@ class SqliteClaims(SqliteParts):
         query = "UPDATE turn SET epoch = ? WHERE number = ?"
         await self._writer.write(lambda connection: connection.execute(query, (epoch, live.number)))
         return live.current()
-
-    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
-        waiting = self._turns.in_phase("waiting")
-        return [turn for turn in waiting if until is None or (turn.waiting_until or 0) <= until]
 
     async def checkpoint(self, turn_id: str) -> bytes:
         query = "SELECT body FROM checkpoint WHERE turn_id = $1"

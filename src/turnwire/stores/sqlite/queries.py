@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from turnwire.core.contracts.stores import AppendRequest, Wake
+from turnwire.core.contracts.stores import AppendRequest, UnfinishedFilter, Wake
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord, TurnState
@@ -44,12 +44,14 @@ class SqliteQueries(SqliteParts, StoredTurns):
             return live.current()
         return await super().find_turn(principal, turn_id)
 
-    async def unfinished(self, session_id: str) -> list[TurnRecord]:
-        return [self._turns.by_id[turn_id].current() for turn_id in self._turns.queue.unfinished(session_id)]
-
-    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
-        turns = [live for live in self._turns.by_id.values() if live.record.phase != "ended"]
-        return [live.current() for live in turns if principal in (None, live.record.principal)][:limit]
+    async def unfinished(
+        self, session_id: str | None = None, *, where: UnfinishedFilter | None = None, limit: int = 1_000_000
+    ) -> list[TurnRecord]:
+        if session_id is None:
+            turns = [live for live in self._turns.by_id.values() if live.record.phase != "ended"]
+        else:
+            turns = [self._turns.by_id[turn_id] for turn_id in self._turns.queue.unfinished(session_id)]
+        return [live.current() for live in turns if where is None or where.matches(live.record)][:limit]
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         if (live := self._turns.by_id.get(turn_id)) and live.record.parent_turn_id is None:
