@@ -17,7 +17,8 @@ from tests.serving import PATIENCE, Puppet, quick_settings, until, within
 from turnwire import Turnwire, ask, read_file, take_inputs
 from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, Event, QuestionEvent, ReplyEvent, RestartEvent, SearchEvent
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.turns import Turn
@@ -196,10 +197,9 @@ async def test_interrupted_turn_ends_in_the_message_that_it_began(
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
-    if turn.resumption is None:
-        yield "I would delete it. "
-        raise WaitForApproval([ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good.")])
-    (decision,) = turn.resumption.decisions
+    yield "I would delete it. "
+    request = ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good.")
+    decision = await approval(request)
     yield f"{'Deleted.' if decision.approved else decision.denial} By {decision.by}."
 
 
@@ -229,9 +229,11 @@ async def test_decision_after_a_restart_is_accepted(api: BotApi, tmp_path: Path)
 
 async def test_broken_off_call_is_requested_again_after_a_restart(api: BotApi, tmp_path: Path) -> None:
     async def stuck(turn: Turn) -> Any:
-        if turn.resumption is None:
-            raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})])
-        await asyncio.Event().wait()
+        decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}))
+        journal = current_journal()
+        assert journal is not None
+        with await journal.begin_tool("run", "c1", "pay", decision.args):
+            await asyncio.Event().wait()
         yield ""
 
     stuck.on_crash = "resume"  # type: ignore[attr-defined]
