@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from turnwire.core.contracts.wires import Wire
     from turnwire.core.errors import AgentError, QuestionDeclinedError, ToolError, TurnwireError
     from turnwire.core.journal.turn_journal import journaled
-    from turnwire.core.journal.waits import ask, call_client_tool
-    from turnwire.core.log.approvals import WaitForApproval
+    from turnwire.core.journal.waits import approval, ask, call_client_tool
     from turnwire.core.log.emit import emit, emit_state
     from turnwire.core.log.events import (
         ApprovalRequestEvent,
@@ -100,8 +99,8 @@ __all__ = [
     "TurnwireError",
     "Usage",
     "UsageEvent",
-    "WaitForApproval",
     "Wire",
+    "approval",
     "ask",
     "call_client_tool",
     "emit",
@@ -154,7 +153,7 @@ _HOMES = {
     "TurnwireError": "core.errors",
     "Usage": "core.log.events",
     "UsageEvent": "core.log.events",
-    "WaitForApproval": "core.log.approvals",
+    "approval": "core.journal.waits",
     "Wire": "core.contracts.wires",
     "ask": "core.journal.waits",
     "call_client_tool": "core.journal.waits",

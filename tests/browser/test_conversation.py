@@ -14,7 +14,7 @@ from tests.browser.conftest import Serve
 from tests.core.desk import Gate
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, ready, saying, within
-from turnwire import Turn, WaitForApproval, ask, take_inputs
+from turnwire import Turn, approval, ask, take_inputs
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     Event,
@@ -314,10 +314,8 @@ async def test_choices_are_sent_in_the_order_of_the_question(browser: Browser, s
 
 
 async def editing(turn: Turn) -> AsyncIterator[Any]:
-    if turn.resumption is None:
-        args = {"amount": 40, "to": "Bob", "tags": ["a"]}
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", args, editable=True)])
-    (decision,) = turn.resumption.decisions
+    args = {"amount": 40, "to": "Bob", "tags": ["a"]}
+    decision = await approval(ApprovalRequestEvent("c1", "pay", args, editable=True))
     yield ToolResultEvent("c1", "pay", True, "done")
     yield f"Paid {json.dumps(decision.args)}."
 

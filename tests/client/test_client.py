@@ -42,7 +42,7 @@ from turnwire.client import (
     attachment,
 )
 from turnwire.core.backoff import Backoff
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, DoneEvent, InputEvent, TokenEvent
 from turnwire.core.run.inputs import take_inputs
 
@@ -295,10 +295,9 @@ async def test_only_repeatable_requests_are_repeated() -> None:
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
-    if turn.resumption is None:
-        yield "May I? "
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})], b"")
-    yield "Yes." if turn.resumption.decisions[0].approved else "No."
+    yield "May I? "
+    decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}))
+    yield "Yes." if decision.approved else "No."
 
 
 class Listening:

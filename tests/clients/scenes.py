@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from turnwire.core.errors import AgentError
-from turnwire.core.journal.waits import ask, call_client_tool
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval, ask, call_client_tool
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
@@ -61,9 +60,7 @@ async def _rich(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 async def _pay(turn: Turn) -> AsyncIterator[Event | str]:
-    if turn.resumption is None:
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money")])
-    (decision,) = turn.resumption.decisions
+    decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"))
     if decision.approved:
         yield ToolResultEvent("c1", "pay", True, "receipt 1")
     yield "Paid." if decision.approved else decision.denial

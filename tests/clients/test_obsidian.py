@@ -18,7 +18,7 @@ from tests.node_packages import CLIENTS, node_with
 from tests.serving import quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import AgentError, Turn, Turnwire
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
@@ -57,13 +57,7 @@ class Stage:
     async def play(self, turn: Turn) -> AsyncIterator[Event | str]:
         # In a conversation about a note, the note's name comes before the first script.
         steps: list[list[Any]] = json.loads(turn.message[turn.message.index("[[") :])
-        first = 0
-        if turn.resumption is not None:
-            first = int(turn.resumption.checkpoint)
-            (decision,) = turn.resumption.decisions
-            yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, None)
-            yield "allowed " if decision.approved else "denied "
-        for number, (kind, *arguments) in enumerate(steps[first:], first + 1):
+        for number, (kind, *arguments) in enumerate(steps, 1):
             match kind:
                 case "say":
                     yield arguments[0]
@@ -77,7 +71,9 @@ class Stage:
                     yield ToolResultEvent(f"call_{arguments[0]}", arguments[0], True, "found", 12.0)
                 case "ask":
                     yield ToolCallEvent(f"call_{number}", *arguments)
-                    raise WaitForApproval([ApprovalRequestEvent(f"call_{number}", *arguments)], str(number).encode())
+                    decision = await approval(ApprovalRequestEvent(f"call_{number}", *arguments))
+                    yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, None)
+                    yield "allowed " if decision.approved else "denied "
                 case "cite":
                     index, note, quote = arguments
                     url = f"obsidian://open?vault=test&file={note.replace('/', '%2F')}"

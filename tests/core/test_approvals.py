@@ -20,8 +20,8 @@ from tests.core.desk import (
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import ApprovalConflictError, ApprovalNotFoundError, EventRefusedError, TurnNotWaitingError
 from turnwire.core.ids import new_id
+from turnwire.core.journal.waits import approval
 from turnwire.core.log import codec
-from turnwire.core.log.approvals import WaitForApproval
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -43,11 +43,8 @@ def approval_request(call_id: str = "c1", **args: Any) -> ApprovalRequestEvent:
 
 async def careful(turn: Turn) -> AgentEvents:
     """Request approval for each word of the message, all at once, then report the decisions."""
-    if turn.resumption is None:
-        yield "I would like to. "
-        raise WaitForApproval([approval_request(word) for word in turn.message.split()], checkpoint=b"checkpoint")
-    yield f"[{turn.resumption.checkpoint.decode()}]"
-    for decision in turn.resumption.decisions:
+    yield "I would like to. "
+    for decision in await asyncio.gather(*(approval(approval_request(word)) for word in turn.message.split())):
         yield ToolCallEvent(decision.call_id, decision.tool, decision.args)
         yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
         yield f" {decision.call_id}={'yes' if decision.approved else decision.denial}"
@@ -68,10 +65,9 @@ async def test_suspended_turn_continues_after_the_decision(store: Store) -> None
         events = await desk.events(turn)
         assert events[5] == ApprovalResponseEvent("c1", True, None, "ann")
         assert [type(event).__name__ for event in events[6:]] == [
-            "TokenEvent", "ToolResultEvent", "TokenEvent", "ResponseEvent", "DoneEvent",
+            "ToolResultEvent", "TokenEvent", "ResponseEvent", "DoneEvent",
         ]  # fmt: skip
-        assert await completed_answer(desk, turn) == "I would like to. [checkpoint] c1=yes"
-        assert await store.checkpoint(turn.id) == b""
+        assert await completed_answer(desk, turn) == "I would like to.  c1=yes"
 
 
 async def test_denial_reaches_the_agent_with_its_reason(store: Store) -> None:
@@ -182,8 +178,7 @@ async def test_agent_that_changes_approved_arguments_fails(store: Store) -> None
 
     async def sly(turn: Turn) -> AgentEvents:
         nonlocal ran
-        if turn.resumption is None:
-            raise WaitForApproval([approval_request("c1", to="bob")])
+        await approval(approval_request("c1", to="bob"))
         yield ToolCallEvent("c1", "send", {"to": "eve"})
         ran = True
 
@@ -197,21 +192,17 @@ async def test_agent_that_changes_approved_arguments_fails(store: Store) -> None
 
 async def test_agent_can_be_suspended_repeatedly(store: Store) -> None:
     async def twice(turn: Turn) -> AgentEvents:
-        checkpoint = turn.resumption.checkpoint if turn.resumption else b""
-        if checkpoint != b"..":
-            yield f"{len(checkpoint)} "
-            raise WaitForApproval([approval_request(f"c{len(checkpoint)}")], checkpoint + b".")
-        assert turn.resumption is not None
-        yield " ".join(decision.call_id for decision in turn.resumption.decisions)
+        for number in range(2):
+            yield f"{number} "
+            decision = await approval(approval_request(f"c{number}"))
+            yield f"{decision.call_id} "
 
     async with open_desk(store, twice) as desk:
         turn = await desk.start()
         for call in ("c0", "c1"):
             await wait_for_request(desk, turn, call)
             await desk.runner.decide(turn.id, call, approved=True)
-        answer = await completed_answer(desk, turn)
-        # The second resumption has the second decision only.
-        assert answer == "0 1 c1"
+        assert await completed_answer(desk, turn) == "0 c0 1 c1 "
 
 
 async def test_suspended_turn_blocks_the_session(store: Store) -> None:
@@ -282,7 +273,7 @@ async def test_request_survives_a_crash(backend: StoreBackend) -> None:
         assert (await store.find_turn("ann", later.id)).phase == "queued"
         await desk.runner.decide(turn.id, "c2", approved=False)
         answer = await completed_answer(desk, turn)
-        assert answer == "I would like to. [checkpoint] c1=yes c2=Denied: the user did not allow this."
+        assert answer == "I would like to.  c1=yes c2=Denied: the user did not allow this."
         await wait_until_suspended(desk, later)
 
 
@@ -354,7 +345,7 @@ async def test_cancel_during_the_suspension_ends_the_turn(store: Store) -> None:
         try:
             await gate.wait()
         except asyncio.CancelledError:
-            raise WaitForApproval([approval_request()]) from None
+            await approval(approval_request())
 
     async with open_desk(store, slow) as desk:
         turn = await desk.start()

@@ -9,7 +9,7 @@ from tests.contracts.turns import ended
 from tests.core.desk import AgentEvents, Desk, Gate, open_desk, settle, wait_until_suspended
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import AgentError, BudgetSpentError, TurnwireError
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -240,10 +240,9 @@ async def test_concurrent_turns_share_one_budget(store: Store) -> None:
 
 async def test_turn_that_continues_in_the_same_process_is_counted_once(store: Store) -> None:
     async def agent(turn: Turn) -> AgentEvents:
-        approvals = len(turn.resumption.checkpoint) if turn.resumption else 0
-        if approvals < 3:
+        for number in range(3):
             yield usage(10)
-            raise WaitForApproval([ApprovalRequestEvent(f"c{approvals}", "send", {})], b"." * (approvals + 1))
+            await approval(ApprovalRequestEvent(f"c{number}", "send", {}))
         yield "Done."
 
     async with open_desk(store, agent, max_tokens_per_day=100) as desk:

@@ -24,7 +24,7 @@ from tests.core.desk import (
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.core.contracts.stores import Store
 from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fold_journal, journaled
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import (
@@ -528,15 +528,11 @@ async def test_outputs_of_a_finished_tool_are_shown_again_each_time_they_become_
 # Suspension
 
 
-async def test_turn_that_waited_for_a_person_continues_from_its_suspension(store: Store) -> None:
+async def test_turn_that_waited_for_a_person_continues_after_the_decision(store: Store) -> None:
     async def act(player: Player) -> None:
-        assert player.turn is not None
-        if player.turn.resumption is None:
-            await player.model("May I? ")
-            await player.write(ToolCallEvent("c1", "send", {}))
-            raise WaitForApproval([ApprovalRequestEvent("c1", "send", {})], b"here")
-        assert player.turn.resumption.checkpoint == b"here"
-        assert [decision.approved for decision in player.turn.resumption.decisions] == [True]
+        await player.model("May I? ")
+        await player.write(ToolCallEvent("c1", "send", {}))
+        assert (await approval(ApprovalRequestEvent("c1", "send", {}))).approved
         await player.tool("send", "c1")
         await player.model("Sent.")
 

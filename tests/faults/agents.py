@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CustomEvent,
@@ -58,12 +58,10 @@ async def asking(turn: Turn) -> Output:
     words, pause = turn.message.split()
     half = int(words) // 2
     yield clock()
-    if turn.resumption is None:
-        for number in range(half):
-            yield f"{number} "
-            await asyncio.sleep(float(pause))
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": half})], str(half).encode())
-    assert turn.resumption.checkpoint == str(half).encode()
+    for number in range(half):
+        yield f"{number} "
+        await asyncio.sleep(float(pause))
+    await approval(ApprovalRequestEvent("c1", "pay", {"amount": half}))
     for number in range(half, int(words)):
         yield f"{number} "
         await asyncio.sleep(float(pause))

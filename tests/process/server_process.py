@@ -21,7 +21,8 @@ import asyncio
 import itertools
 import os
 
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.turn_journal import journaled
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, ToolCallEvent, ToolResultEvent
 
 async def slow(turn):
@@ -92,12 +93,14 @@ stepping = Stepping()
 
 async def careful(turn):
     """Request an approval, and remember the process that did."""
-    if turn.resumption is None:
-        yield "May I? "
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})], str(os.getpid()).encode())
-    (decision,) = turn.resumption.decisions
+    yield "May I? "
+    first = await journaled("process", process_id)
+    decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}))
     yield "Yes, " if decision.approved else "No, "
-    yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
+    yield "same process" if first == os.getpid() else "another process"
+
+async def process_id():
+    return os.getpid()
 '''
 ALL = ("slow", "steady", "telling", "gushing", "unending", "held", "silent", "stubborn", "stepping", "careful")
 

@@ -32,18 +32,16 @@ DEMO = """
 import asyncio
 
 from turnwire.agents.demo import DemoAgent
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.turn_journal import current_journal
 
 
 class HeldDemo(DemoAgent):
     async def answer(self, turn):
-        try:
-            async for event in super().answer(turn):
-                yield event
-        except WaitForApproval:
-            if not turn.progress:
+        is_first = not current_journal().is_continued
+        async for event in super().answer(turn):
+            yield event
+            if is_first and getattr(event, "call_id", "") == "buy_tickets":
                 await asyncio.Event().wait()
-            raise
 
 
 demo = HeldDemo(pace=0)

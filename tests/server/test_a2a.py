@@ -49,7 +49,7 @@ from tests.server.test_approvals import careful
 from tests.server.test_waits import CHOICE, curious, open_call
 from tests.serving import Puppet, quick_settings, saying, serving, within
 from tests.wires.a2a_rules import Task
-from turnwire import Turn, Turnwire, WaitForApproval, ask
+from turnwire import Turn, Turnwire, approval, ask
 from turnwire.core.errors import AgentError
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -283,9 +283,9 @@ async def test_approval_is_input_required_and_the_reply_continues_the_task(
 
 async def test_two_requests_can_be_decided_one_by_one(serve: Serve) -> None:
     async def pays_twice(turn: Turn) -> AsyncIterator[str]:
-        if turn.resumption is None:
-            raise WaitForApproval([ApprovalRequestEvent(name, "pay", {}) for name in ("c1", "c2")])
-        yield ", ".join(f"{each.call_id} {each.approved}" for each in turn.resumption.decisions)
+        requests = [ApprovalRequestEvent(name, "pay", {}) for name in ("c1", "c2")]
+        decisions = await asyncio.gather(*map(approval, requests))
+        yield ", ".join(f"{each.call_id} {each.approved}" for each in decisions)
 
     async with serve(pays_twice) as server, a2a_client(server.url) as client:
         paused = await read(client.send_message(message("Buy both")))

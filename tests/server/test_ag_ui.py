@@ -1,5 +1,6 @@
 """`/ag-ui` over real sockets: runs, resumption, decisions, thread messages, ownership."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.server.test_auth import holder
 from tests.serving import Client, Frame, Puppet, Served, Stream, error_of, saying, within
 from tests.wires.ag_ui_rules import Rules, check
 from turnwire.core.errors import AgentError
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     CitationEvent,
@@ -409,17 +410,19 @@ async def test_stop_without_run_or_thread_is_refused(server: Served) -> None:
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
     """Asks about two calls, and then about the first one again."""
-    if turn.resumption is None:
-        yield "May I? "
-        mail = ApprovalRequestEvent("c2", "mail", {}, agent_path=("clerk",))
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"), mail])
-    decisions = {decision.call_id: decision for decision in turn.resumption.decisions}
-    for decision in decisions.values():
+    yield "May I? "
+    pay = ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money")
+    mail = ApprovalRequestEvent("c2", "mail", {}, agent_path=("clerk",))
+    decisions = await asyncio.gather(approval(pay), approval(mail))
+    for decision in decisions:
         yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
-    if "c2" in decisions and decisions["c1"].approved:
+    last = decisions[0]
+    if last.approved:
         yield "Once more? "
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 50})])
-    yield "Paid." if decisions["c1"].approved else "Kept."
+        yield ToolCallEvent("c1", "pay", {"amount": 50})
+        last = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 50}))
+        yield ToolResultEvent("c1", "pay", last.approved, last.reason)
+    yield "Paid." if last.approved else "Kept."
 
 
 def resolved(interrupts: list[dict[str, Any]], **payload: Any) -> list[dict[str, Any]]:

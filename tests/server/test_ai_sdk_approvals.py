@@ -1,5 +1,6 @@
 """Approvals on `/api/chat`: the turn waits, the client's next message decides, the answer's message continues."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
 from tests.wires.ui_message import UIMessage
 from turnwire.core.errors import StoreError
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 from turnwire.core.log.turns import Turn
 
@@ -26,16 +27,13 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
     if turn.message != "Buy it":
         yield f"Heard after {len(turn.history)}."
         return
-    if turn.resumption is None:
-        yield "May I? "
-        raise WaitForApproval(
-            [ApprovalRequestEvent("c1", "pay", PAY, "it costs money"), ApprovalRequestEvent("c2", "buy", BUY)]
-        )
-    for decision in turn.resumption.decisions:
+    yield "May I? "
+    requests = [ApprovalRequestEvent("c1", "pay", PAY, "it costs money"), ApprovalRequestEvent("c2", "buy", BUY)]
+    for decision in await asyncio.gather(*map(approval, requests)):
         yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
-    if not turn.resumption.checkpoint:
-        yield "One more. "
-        raise WaitForApproval([ApprovalRequestEvent("c3", "ship", {})], b"second")
+    yield "One more. "
+    last = await approval(ApprovalRequestEvent("c3", "ship", {}))
+    yield ToolResultEvent(last.call_id, last.tool, last.approved, last.reason)
     yield "Done."
 
 

@@ -9,16 +9,14 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
 from tests.serving import Client, Served, error_of, within
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 from turnwire.core.log.turns import Turn
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
-    if turn.resumption is None:
-        yield "May I? "
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money")])
-    (decision,) = turn.resumption.decisions
+    yield "May I? "
+    decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"))
     yield ToolResultEvent("c1", "pay", decision.approved, decision.reason)
     yield "Paid." if decision.approved else decision.denial
 

@@ -13,21 +13,19 @@ from tests.server.openai_clients import openai_of
 from tests.server.test_auth import holder
 from tests.serving import PATIENCE, Served, within
 from turnwire import Turn
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
     """Asks about two calls, then about a third, then is done."""
-    decisions = turn.resumption.decisions if turn.resumption else ()
-    if not decisions:
-        yield "May I? "
-        raise WaitForApproval([ApprovalRequestEvent(name, "pay", {"amount": 40}, "it costs") for name in ("c1", "c2")])
-    for decision in decisions:
+    yield "May I? "
+    requests = [ApprovalRequestEvent(name, "pay", {"amount": 40}, "it costs") for name in ("c1", "c2")]
+    for decision in await asyncio.gather(*map(approval, requests)):
         yield ToolResultEvent(decision.call_id, "pay", decision.approved, decision.reason or "paid")
-    if len(decisions) == 2:
-        yield "And this? "
-        raise WaitForApproval([ApprovalRequestEvent("c3", "tip", {})])
+    yield "And this? "
+    last = await approval(ApprovalRequestEvent("c3", "tip", {}))
+    yield ToolResultEvent(last.call_id, "pay", last.approved, last.reason or "paid")
     yield "Done."
 
 

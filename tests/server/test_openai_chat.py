@@ -16,7 +16,7 @@ from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import AgentError
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, RestartEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 
 HELLO: Any = [{"role": "user", "content": "hi"}]
@@ -215,12 +215,12 @@ async def test_restart_breaks_the_stream(puppet: Puppet, client: AsyncOpenAI) ->
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
-    if turn.resumption is None:
-        yield "May I? "
-        raise WaitForApproval([ApprovalRequestEvent(name, "pay", {"amount": 40}) for name in ("c1", "c2")])
-    for decision in turn.resumption.decisions:
+    yield "May I? "
+    requests = [ApprovalRequestEvent(name, "pay", {"amount": 40}) for name in ("c1", "c2")]
+    decisions = await asyncio.gather(*map(approval, requests))
+    for decision in decisions:
         yield ToolResultEvent(decision.call_id, "pay", decision.approved, decision.reason)
-    yield " ".join(f"{decision.approved}:{decision.reason}" for decision in turn.resumption.decisions)
+    yield " ".join(f"{decision.approved}:{decision.reason}" for decision in decisions)
 
 
 def answered(message: Any, *answers: str) -> Any:

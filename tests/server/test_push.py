@@ -26,7 +26,7 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Client, Puppet, Served, error_of, quick_settings, until
 from turnwire import Turnwire, ask
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent
 from turnwire.core.log.turns import Turn
 from turnwire.server import push
@@ -137,8 +137,7 @@ async def test_ended_turn_that_was_left_is_pushed(
 
 
 async def ask_first(turn: Turn) -> AsyncIterator[str]:
-    if turn.resumption is None:
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {})])
+    await approval(ApprovalRequestEvent("c1", "pay", {}))
     yield "Paid."
 
 

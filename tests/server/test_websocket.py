@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.server.conftest import Serve
 from tests.server.socket_client import Talk, positions, talking, text_of
 from tests.serving import Puppet, Served, error_of, let_time_pass, saying, until, within
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolResultEvent
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import Turn
@@ -19,9 +19,8 @@ from turnwire.core.log.turns import Turn
 
 async def asking(turn: Turn) -> AsyncIterator[Event | str]:
     """Calls a tool that a person must allow."""
-    if turn.resumption is None:
-        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 7}, "it is money")])
-    yield ToolResultEvent("c1", "pay", turn.resumption.decisions[0].approved, "paid")
+    decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 7}, "it is money"))
+    yield ToolResultEvent("c1", "pay", decision.approved, "paid")
     yield "Done."
 
 

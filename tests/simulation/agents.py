@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from tests.simulation.ledger import Ledger
 from turnwire.core.contracts.agents import Agent
 from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, current_journal
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.log.turns import Turn
 from turnwire.core.run.inputs import current_inputs
@@ -117,14 +117,11 @@ class AskingAgent:
 
     async def answer(self, turn: Turn) -> Output:
         steps = steps_of(turn.message)
-        begin, end = (0, steps // 2) if turn.resumption is None else (steps // 2, steps)
-        if turn.resumption is not None:
-            assert turn.resumption.checkpoint == b"half"
-        for step in range(begin, end):
+        for step in range(steps):
+            if step == steps // 2:
+                await approval(ApprovalRequestEvent("c1", "pay", {"amount": steps}))
             yield f"{step} "
             await self._world.work()
-        if turn.resumption is None:
-            raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": steps})], b"half")
 
 
 def expected_text(message: str) -> str:

@@ -196,7 +196,7 @@ async def test_interrupted_turn_ends_in_the_message_that_it_began(
         assert len(api.texts(ADA)) == 1
 
 
-async def careful(turn: Turn) -> Any:
+async def careful(turn: Turn) -> AsyncIterator[Any]:
     yield "I would delete it. "
     request = ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good.")
     decision = await approval(request)
@@ -228,14 +228,11 @@ async def test_decision_after_a_restart_is_accepted(api: BotApi, tmp_path: Path)
 
 
 async def test_broken_off_call_is_requested_again_after_a_restart(api: BotApi, tmp_path: Path) -> None:
-    pays = asyncio.Event()
-
     async def stuck(turn: Turn) -> Any:
+        decision = await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}))
         journal = current_journal()
         assert journal is not None
-        await approval(ApprovalRequestEvent("c1", "pay", {"amount": 40}))
-        with await journal.begin_tool("", "c1", "pay", {"amount": 40}):
-            pays.set()
+        with await journal.begin_tool("run", "c1", "pay", decision.args):
             await asyncio.Event().wait()
         yield ""
 
@@ -244,7 +241,7 @@ async def test_broken_off_call_is_requested_again_after_a_restart(api: BotApi, t
         api.says(ADA, "pay")
         await api.until(lambda: sum("May pay run?" in text for text in api.texts(ADA)) == 1)
         api.presses(ADA, ADA, "✅ Approve")
-        await api.until(lambda: pays.is_set() and any("Approved by" in text for text in api.texts(ADA)))
+        await api.until(lambda: any("Approved by" in text for text in api.texts(ADA)))
     async with running(tmp_path, stuck):
         await api.until(lambda: sum("May pay run?" in text for text in api.texts(ADA)) == 2)
         assert any("may have taken effect already" in text for text in api.texts(ADA))

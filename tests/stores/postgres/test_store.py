@@ -17,7 +17,7 @@ from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
 from turnwire.core.contracts.stores import Admission
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
-from turnwire.core.log.approvals import WaitForApproval
+from turnwire.core.journal.waits import approval
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import ApprovalRequestEvent, TokenEvent
 from turnwire.core.log.turns import Turn
@@ -190,8 +190,8 @@ async def test_time_of_a_turn_is_measured_by_the_database(
         checked.set()
 
     async def send(turn: Turn) -> AsyncGenerator[str]:
-        if turn.resumption is None:  # The approval makes a second claim, by which a part of the time may be over.
-            raise WaitForApproval([ApprovalRequestEvent("c1", "send", {"to": "bob"})])
+        # The approval makes a second claim, by which a part of the time may be over.
+        await approval(ApprovalRequestEvent("c1", "send", {"to": "bob"}))
         await checked.wait()
         yield "sent"
 
