@@ -25,9 +25,8 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import Cursor
 from turnwire.server.streams.connection import BrokenStreamError
-from turnwire.server.streams.resume import BYTES, ResumePoint, find_point, settled_encoder, void_of
+from turnwire.server.streams.resume import BYTES, ResumePoint, find_point, is_in_log, settled_encoder, void_of
 from turnwire.server.streams.stream import Stream, TurnSource
-from turnwire.server.turns import is_in_log
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.openai.chat.encoder import OpenAIChat

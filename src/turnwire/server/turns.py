@@ -7,10 +7,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from turnwire.core.contracts.stores import Accepted, Budget, LogReader, OnBusy
+from turnwire.core.contracts.stores import Accepted, Budget, OnBusy
 from turnwire.core.errors import (
     AgentNotFoundError,
-    EventsGoneError,
     SessionExistsError,
     SessionNotFoundError,
     ShuttingDownError,
@@ -26,7 +25,7 @@ from turnwire.core.run.runner import TurnRequest
 from turnwire.server.attachments import Attachment
 from turnwire.server.errors import HttpError, body_too_large, invalid_fields
 from turnwire.server.guard import Headers
-from turnwire.server.messages import Cursor, MessageBody
+from turnwire.server.messages import MessageBody
 from turnwire.server.request import Request
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive
@@ -265,19 +264,6 @@ async def _settled(services: Services, principal: str, turn_id: str) -> Literal[
             if record.phase == "waiting" or any(step.state == "waiting" for step in state.steps):
                 break
     return True
-
-
-async def is_in_log(store: LogReader, record: TurnRecord, cursor: Cursor) -> bool:
-    """Return True if a cursor is a position that this log has given out, so that a client can continue there."""
-    if cursor.position > record.last_position:
-        return False
-    if cursor.epoch is None or cursor.position == 0:
-        return True
-    try:
-        events = await store.read(record.id, cursor.position - 1, 1)
-    except EventsGoneError:
-        return True
-    return bool(events) and events[0].epoch == cursor.epoch
 
 
 # Turns as JSON

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from turnwire.core import metrics
 from turnwire.core.contracts.stores import Accepted, LogReader
-from turnwire.core.contracts.wires import Control, Encoder, Wire
+from turnwire.core.contracts.wires import Control, Encoder, Reset, Wire
 from turnwire.core.errors import EventsGoneError, RestartedError
 from turnwire.core.log.codec import LoggedEvent, decode_event
 from turnwire.core.log.events import ApprovalResponseEvent, ReplyEvent, RestartEvent, ToolResultEvent
 from turnwire.core.log.follow import follow, read_all
+from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
+from turnwire.server.messages import Cursor
 
 Void = tuple[range, ...]
 """Positions that restarts have made void, those of the restarts themselves included."""
@@ -85,6 +87,30 @@ async def encoder_at(store: LogReader, turn_id: str, wire: Wire, position: int, 
                 if events[-1].position == position:
                     return encoder
     return encoder
+
+
+# Cursors, on wires that keep no state
+
+
+async def is_in_log(store: LogReader, record: TurnRecord, cursor: Cursor) -> bool:
+    """Return True if a cursor is a position that this log has given out, so that a client can continue there."""
+    if cursor.position > record.last_position:
+        return False
+    if cursor.epoch is None or cursor.position == 0:
+        return True
+    try:
+        events = await store.read(record.id, cursor.position - 1, 1)
+    except EventsGoneError:
+        return True
+    return bool(events) and events[0].epoch == cursor.epoch
+
+
+async def find_cursor(store: LogReader, record: TurnRecord, cursor: Cursor) -> ResumePoint:
+    """Return the point after a cursor; the start, after a reset, if the cursor is not one of this log."""
+    if not await is_in_log(store, record, cursor):
+        return ResumePoint(control=Reset())
+    is_end = record.phase == "ended" and cursor.position == record.last_position
+    return ResumePoint(cursor.position, is_end=is_end)
 
 
 # The walk

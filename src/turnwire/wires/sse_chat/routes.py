@@ -2,7 +2,7 @@
 
 import asyncio
 
-from turnwire.core.contracts.wires import Control, Reset, Wire
+from turnwire.core.contracts.wires import Control, Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.follow import follow
@@ -21,7 +21,7 @@ from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection
-from turnwire.server.streams.resume import BYTES, FRAMES, ResumePoint, find_point, is_void, void_of
+from turnwire.server.streams.resume import is_in_log
 from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 from turnwire.server.streams.stream import (
     SessionSource,
@@ -37,13 +37,13 @@ from turnwire.server.turns import (
     answer_status,
     answer_turn,
     budget_header,
-    is_in_log,
     logged_json,
     remaining_budget,
     start_turn,
     turn_error,
 )
 from turnwire.wires.sse_chat.encoder import SseChat
+from turnwire.wires.sse_chat.resume import find_position, find_resume_point, not_in_log
 
 SSE_CHAT = SseChat()
 _MAX_WAIT_SECONDS = 60
@@ -70,7 +70,8 @@ async def chat_stream(request: Request, services: Services) -> Stream:
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
         request.added += budget_header(await remaining_budget(services, request.caller.principal))
-        return await _stream(request, services, accepted.record, cursor, SSE_CHAT)
+        point = await find_position(services.store, accepted.record, SSE_CHAT, cursor)
+        return stream_turn(request, services, accepted.record, SSE_CHAT, point)
 
 
 async def turn_events(request: Request, services: Services) -> Stream | None:
@@ -83,23 +84,13 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
     if "wait" in query:
         await _long_poll(request, services, record, cursor)
         return None
-    point = None
-    if wire.keeps_state:
-        if wire.numbers_frames and b"last-event-id" in request.headers:
-            point = await find_point(services.store, record.id, wire, FRAMES, cursor.position)
-        else:
-            point = await _text_point(services, record, cursor, offset or 0, wire)
-        is_complete = point is not None and point.is_end and not point.rest
-    else:
-        is_complete = record.phase == "ended" and cursor.position >= record.last_position
-        is_complete = is_complete and await is_in_log(services.store, record, cursor)
-    if is_complete:
+    by_frame = wire.numbers_frames and b"last-event-id" in request.headers
+    point = await find_resume_point(services.store, record, wire, cursor, offset=offset, by_frame=by_frame)
+    if point is not None and point.is_end and not point.rest:
         # Only this status stops a browser's EventSource from reconnecting.
         await request.respond(204)
         return None
     with services.streams.room(request.caller.principal):
-        if not wire.keeps_state:
-            return await _stream(request, services, record, cursor, wire)
         if point is None:
             return stream_from_first_frame(request, services, record, wire)
         return stream_turn(request, services, record, wire, point)
@@ -112,36 +103,6 @@ async def turn_log(request: Request, services: Services) -> Stream:
         return stream_log(request, services, record)
 
 
-async def _stream(request: Request, services: Services, record: TurnRecord, cursor: Cursor, wire: Wire) -> Stream:
-    """Open the stream of a wire that keeps no state; from the start, if the cursor is not one of this log."""
-    if not await is_in_log(services.store, record, cursor):
-        point = ResumePoint(control=Reset())
-    else:
-        point = ResumePoint(cursor.position, wire.opening if cursor.position == record.last_position else b"")
-    return stream_turn(request, services, record, wire, point)
-
-
-async def _text_point(
-    services: Services, record: TurnRecord, cursor: Cursor, offset: int, wire: Wire
-) -> ResumePoint | None:
-    """Return where a client of a text wire continues; None for one that has nothing yet.
-
-    A text wire has no control frames, so errors are raised before the first byte: HttpError 409, 410, 416.
-    """
-    if offset:
-        return await find_point(services.store, record.id, wire, BYTES, offset)
-    if not cursor.position:
-        return None
-    if not await is_in_log(services.store, record, cursor):
-        raise _reset()
-    if record.phase == "ended" and cursor.position == record.last_position:
-        return ResumePoint(cursor.position, is_end=True)
-    void = await void_of(services.store, record.id)
-    if is_void(tuple(span[:-1] for span in void), cursor.position):
-        raise _reset()
-    return ResumePoint(cursor.position, void=void)
-
-
 async def _long_poll(request: Request, services: Services, record: TurnRecord, cursor: Cursor) -> None:
     """Answer with the events after a position, or with those that come within `wait` seconds."""
     try:
@@ -149,7 +110,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
     except ValueError:
         raise invalid_request("wait: not a number of seconds") from None
     if not await is_in_log(services.store, record, cursor):
-        raise _reset()
+        raise not_in_log()
     principal = request.caller.principal
     async with services.requests.slot(principal):
         events = await services.store.read(record.id, cursor.position, 1_000)
@@ -207,10 +168,6 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
         return build(query)
     except ValueError as error:
         raise invalid_request(str(error)) from None
-
-
-def _reset() -> HttpError:
-    return HttpError(409, "reset", "after is not a position of this log; read again from after=0")
 
 
 _KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")

@@ -7,7 +7,6 @@ with an `id` repeats the id.
 from contextlib import ExitStack
 from typing import Any
 
-from turnwire.core.contracts.wires import Reset
 from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError
@@ -15,9 +14,9 @@ from turnwire.server.messages import Cursor, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import SocketRoute
 from turnwire.server.services import Services
-from turnwire.server.streams.resume import ResumePoint
+from turnwire.server.streams.resume import find_cursor
 from turnwire.server.streams.socket import SocketHandler, lines
-from turnwire.server.turns import is_in_log, start_turn
+from turnwire.server.turns import start_turn
 from turnwire.wires.conversation import record_answers
 from turnwire.wires.websocket.encoder import WebSocket, message
 from turnwire.wires.websocket.messages import (
@@ -81,13 +80,13 @@ class TurnSocket(SocketHandler):
 
     async def _follow_from(self, record: TurnRecord, cursor: Cursor, slot: ExitStack) -> None:
         """Follow a turn from a position; from its start, if the position is not one of its log."""
-        is_valid = await is_in_log(self.services.store, record, cursor)
-        if is_valid and record.phase == "ended" and cursor.position == record.last_position:
+        point = await find_cursor(self.services.store, record, cursor)
+        if point.is_end:
             return  # The client has the whole turn, and `accepted` says so.
         self.turns.follow(
             record.id,
             record,
-            ResumePoint(cursor.position) if is_valid else ResumePoint(control=Reset()),
+            point,
             WebSocket(record.id),
             slot.pop_all(),
             to_messages=lines,
