@@ -24,6 +24,7 @@ from turnwire.agents.pydantic_ai.approvals import decide_calls
 from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
 from turnwire.agents.pydantic_ai.messages import add_inputs
 from turnwire.agents.pydantic_ai.options import with_tool_choice
+from turnwire.agents.pydantic_ai.tools import OURS, check_approval
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.events import (
@@ -184,6 +185,8 @@ class RunListener(AbstractCapability[Any]):
         try:
             if (journal := self.queue.journal) is None:
                 return await execute()
+            if (ours := (tool_def.metadata or {}).get(OURS)) is not None:
+                check_approval(ours, ctx, args)  # Before the call begins in the journal.
             changes = self.queue.changes_of(ctx.deps)
             return await run_recorded(journal, self.place, self.path, call, tool_def, changes, execute)
         finally:

@@ -19,6 +19,9 @@ from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool
 
+OURS = "turnwire_tool"
+"""The key of our tool in the metadata of the SDK's tool."""
+
 
 def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
     """Convert tools to the SDK's tools, which keep their limits, schema and `needs_approval`."""
@@ -27,17 +30,21 @@ def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
 
 def _sdk_tool(tool: Tool) -> SdkTool[Any]:
     async def call(context: RunContext[Any], /, **args: Any) -> Any:
-        if not context.tool_call_approved and tool.requires_approval(args):
-            raise ApprovalRequired(metadata={EDITABLE: tool.editable})
+        check_approval(tool, context, args)
         outcome = await run_tool(tool, args, call_id=context.tool_call_id)
         if not outcome.success:
             raise ToolFailed(outcome.text)
         return outcome.result
 
     made = SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)
-    if tool.idempotent:
-        made.metadata = {IDEMPOTENT: True}
+    made.metadata = {OURS: tool, IDEMPOTENT: tool.idempotent}
     return made
+
+
+def check_approval(tool: Tool, context: RunContext[Any], args: dict[str, Any]) -> None:
+    """Raise ApprovalRequired if a person must decide about a call first."""
+    if not context.tool_call_approved and tool.requires_approval(args):
+        raise ApprovalRequired(metadata={EDITABLE: tool.editable})
 
 
 # Tools that the client runs
