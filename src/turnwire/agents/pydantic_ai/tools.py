@@ -12,8 +12,7 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 from pydantic_ai.toolsets import FunctionToolset
 
-from turnwire.agents.pydantic_ai.approvals import EDITABLE
-from turnwire.agents.pydantic_ai.continuation import IDEMPOTENT
+from turnwire.agents.pydantic_ai.continuation import OUR_TOOL
 from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
@@ -28,15 +27,14 @@ def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
 def _sdk_tool(tool: Tool) -> SdkTool[Any]:
     async def call(context: RunContext[Any], /, **args: Any) -> Any:
         if not context.tool_call_approved and tool.requires_approval(args):
-            raise ApprovalRequired(metadata={EDITABLE: tool.editable})
+            raise ApprovalRequired  # Outside a turn, where no listener has asked for it.
         outcome = await run_tool(tool, args, call_id=context.tool_call_id)
         if not outcome.success:
             raise ToolFailed(outcome.text)
         return outcome.result
 
     made = SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)
-    if tool.idempotent:
-        made.metadata = {IDEMPOTENT: True}
+    made.metadata = {OUR_TOOL: tool}
     return made
 
 
