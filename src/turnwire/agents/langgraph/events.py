@@ -41,6 +41,8 @@ from turnwire.tools.invocation import elapsed_ms, loggable, plain, set_running_c
 Flushed = asyncio.Event | threading.Event
 """A marker in the queue; the reader sets it when everything before it is written."""
 _FLUSH_TIMEOUT_SECONDS = 30
+MESSAGES_MODULE = "langgraph.pregel._messages"
+"""The module of the handler that fills LangGraph's stream of messages."""
 
 
 class EventRelay:
@@ -153,7 +155,7 @@ class ToolRun:
 
 def _followed_runs(handler: BaseCallbackHandler) -> Set[UUID]:
     """Return the runs that are reported in the stream of messages; nothing for a handler that is not LangGraph's."""
-    is_stream = type(handler).__module__ == "langgraph.pregel._messages"
+    is_stream = type(handler).__module__ == MESSAGES_MODULE
     return getattr(handler, "metadata", {}).keys() if is_stream else frozenset()
 
 

@@ -4,13 +4,11 @@ A call inside a recorded run is answered from the journal if it has finished alr
 of such a run are left unchanged.
 """
 
-import inspect
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from contextvars import ContextVar
 from copy import copy
 from functools import wraps
-from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
@@ -19,19 +17,16 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolNode
 
 from turnwire.agents.langgraph.continuation import GraphRecorder, Metadata
+from turnwire.agents.langgraph.events import MESSAGES_MODULE
+from turnwire.agents.sdk_internals import wrap
 from turnwire.tools.invocation import running_call_id
 
 _recorder: ContextVar[GraphRecorder | None] = ContextVar("turnwire_langgraph_recorder", default=None)
-_HOOKS: tuple[tuple[type, str, tuple[str, ...]], ...] = (
-    (BaseChatModel, "_agenerate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
-    (BaseChatModel, "_generate_with_cache", ("self", "messages", "stop", "run_manager", "kwargs")),
-    (BaseChatModel, "astream", ("self", "input", "config", "stop", "kwargs")),
-    (BaseChatModel, "stream", ("self", "input", "config", "stop", "kwargs")),
-    (BaseTool, "_run", ("self", "args", "kwargs")),
-    (BaseTool, "_arun", ("self", "args", "kwargs")),
-)
+_GENERATE = "self, messages, stop, run_manager, **kwargs"
+_STREAM = "self, input, config, stop, **kwargs"
 
 
 def set_recorder(recorder: GraphRecorder) -> None:
@@ -39,39 +34,26 @@ def set_recorder(recorder: GraphRecorder) -> None:
     _recorder.set(recorder)
 
 
-def check_hooks() -> None:
-    """Raise RuntimeError if LangChain's classes do not have the methods that are wrapped here."""
-    for owner, name, parameters in _HOOKS:
-        method = getattr(owner, name, None)
-        if method is None or tuple(inspect.signature(method).parameters) != parameters:
-            raise RuntimeError(
-                f"langchain-core {version('langchain-core')} has another {owner.__name__}.{name} than the versions that"
-                " Turnwire was tested with, so turns cannot continue after a crash: install an older version, or use"
-                " LangGraphAgent(..., on_crash='close')"
-            )
-
-
 def install_hooks() -> None:
     """Wrap the methods of LangChain's models and tools, once. Outside a recorded run they work as before.
 
-    Raises RuntimeError if LangChain has changed.
+    Raises RuntimeError for versions of LangChain and LangGraph whose internals differ.
     """
-    if getattr(BaseChatModel, "_turnwire_journals", False):
-        return
-    check_hooks()
-    chat: Any = BaseChatModel
-    chat._turnwire_journals = True
-    chat._agenerate_with_cache = _journaled_agenerate(chat._agenerate_with_cache)
-    chat._generate_with_cache = _journaled_generate(chat._generate_with_cache)
-    chat.astream = _journaled_astream(chat.astream)
-    chat.stream = _journaled_stream(chat.stream)
-    tool: Any = BaseTool
-    tool.arun = _journaled_tool(tool.arun)
-    tool.run = _journaled_tool(tool.run)
+    wrap("langchain", BaseChatModel, "_agenerate_with_cache", _GENERATE, _journaled_agenerate)
+    wrap("langchain", BaseChatModel, "_generate_with_cache", _GENERATE, _journaled_generate)
+    wrap("langchain", BaseChatModel, "astream", _STREAM, _journaled_astream)
+    wrap("langchain", BaseChatModel, "stream", _STREAM, _journaled_stream)
+    wrap("langchain", BaseChatModel, "_convert_input", "self, model_input")
+    wrap("langchain", BaseTool, "arun", "self, tool_input, config", _journaled_tool)
+    wrap("langchain", BaseTool, "run", "self, tool_input, config", _journaled_tool)
+    wrap("langchain", BaseTool, "_arun", "self, *args, **kwargs")
+    wrap("langchain", BaseTool, "_run", "self, *args, **kwargs")
+    wrap("langgraph", MESSAGES_MODULE, "StreamMessagesHandler")
+    wrap("langgraph", ToolNode, "_func")
+    wrap("langgraph", ToolNode, "_afunc")
 
 
 def _journaled_agenerate(generate: Any) -> Any:
-    @wraps(generate)
     async def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         recorder = _recorder.get()
         if recorder is None or run_manager is None:
@@ -88,7 +70,6 @@ def _journaled_agenerate(generate: Any) -> Any:
 
 
 def _journaled_generate(generate: Any) -> Any:
-    @wraps(generate)
     def journaled(self: Any, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         recorder = _recorder.get()
         if recorder is None or run_manager is None or recorder.is_on_loop:
@@ -105,7 +86,6 @@ def _journaled_generate(generate: Any) -> Any:
 
 
 def _journaled_astream(astream: Any) -> Any:
-    @wraps(astream)
     async def journaled(
         self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any
     ) -> AsyncGenerator[Any]:
@@ -126,7 +106,6 @@ def _journaled_astream(astream: Any) -> Any:
 
 
 def _journaled_stream(stream: Any) -> Any:
-    @wraps(stream)
     def journaled(self: Any, input: Any, config: Any = None, *, stop: Any = None, **kwargs: Any) -> Iterator[Any]:
         recorder = _recorder.get()
         if recorder is not None and not recorder.is_on_loop:
@@ -150,7 +129,6 @@ def _with_run_id(config: RunnableConfig | None) -> RunnableConfig:
 def _journaled_tool(run: Any) -> Any:
     """Wrap `BaseTool.run` or `arun`: the tool's own function is journaled, between the callbacks for start and end."""
 
-    @wraps(run)
     def journaled(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder.get()
         if recorder is None or "_arun" in vars(self):

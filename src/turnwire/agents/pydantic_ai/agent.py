@@ -1,8 +1,7 @@
 """The agent: one turn is one run of the SDK, which is repeated from its journal after a wait or a crash."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from copy import copy
-from functools import partial
 from typing import Any, cast
 
 from pydantic_ai import AgentStreamEvent, DeferredToolRequests, TextOutput
@@ -13,64 +12,39 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.settings import merge_model_settings
 
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.agents.event_queue import EventQueue, explaining, run_events
+from turnwire.agents.event_queue import EventQueue, explaining
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import prompt_of, sdk_messages
 from turnwire.agents.pydantic_ai.options import has_stop, output_of, run_settings
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
-from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.journal.waits import client_tools
-from turnwire.core.log.events import Event
-from turnwire.core.log.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.log.files import LoadedFiles, load_turn_files, user_message
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
+from turnwire.core.model_options import OPTION_NAMES, ModelOptions
 from turnwire.models.address import ModelAddress
 
 
-class PydanticAIAgent:
+class PydanticAIAgent(SdkAgent):
     """A Turnwire agent that runs an agent of Pydantic AI.
 
-    `run_options` go to the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps` returns the
-    dependencies of each turn, for tools that need to know the caller.
-
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
-    that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
-    person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
-    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
-    default all but `instructions`; agents that tools run do not get them.
+    `to_deps` returns the dependencies of each turn, for tools that need to know the caller. Other options are those of
+    `SdkAgent` and of the SDK's `run`: `deps`, `usage_limits`, `model_settings` and so on.
     """
 
-    journal = True
-    takes_client_tools = True
-
     def __init__(
-        self,
-        agent: AbstractAgent[Any, Any],
-        *,
-        to_deps: Callable[[Turn], Any] | None = None,
-        on_crash: OnCrash = "resume",
-        on_divergence: OnDivergence = "end",
-        idempotent: Collection[str] = (),
-        editable: Collection[str] = (),
-        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
-        takes_model_options: bool | Collection[str] = SAFE_OPTIONS,
-        **run_options: Any,
+        self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **options: Any
     ) -> None:
         install_runner()
-        self.on_crash: OnCrash = on_crash
-        self.on_divergence: OnDivergence = on_divergence
-        self.takes_attachments = takes_attachments
-        self._idempotent = frozenset(idempotent)
-        self._editable = frozenset(editable)
+        common, run_options = split_options(options)
         self._agent = agent
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
         self._options = run_options
         self.output_schema = _declared_schema(agent, run_options.get("output_type"))
-        self.takes_model_options = chosen_options(takes_model_options, self._possible_options())
+        super().__init__(self._possible_options(), **common)
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -90,9 +64,6 @@ class PydanticAIAgent:
         }
         return [name for name in OPTION_NAMES if not impossible.get(name)]
 
-    def repeats(self, tool: str) -> bool:
-        return tool in self._idempotent
-
     def find_problems(self) -> list[str]:
         """Return what is missing: without dependencies, tools that use them fail."""
         kind: Any = getattr(self._agent, "deps_type", type(None))
@@ -110,9 +81,6 @@ class PydanticAIAgent:
         provider = OpenAIProvider(base_url=address.url, api_key=address.key or "none")
         agent._options = {**self._options, "model": OpenAIChatModel(address.name, provider=provider)}
         return agent
-
-    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        return run_events(partial(self._run, turn))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         place = queue.journal.place("run") if queue.journal else ""

@@ -27,10 +27,11 @@ from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.errors import ToolError
 from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
 from turnwire.core.log.events import Usage
+from turnwire.tools import Tool
 from turnwire.tools.invocation import plain
 
-IDEMPOTENT = "turnwire_idempotent"
-"""The key in the metadata of one of our own tools that may run again."""
+OUR_TOOL = "turnwire_tool"
+"""The key of one of our own tools in the metadata of its definition."""
 # Fields of messages that differ between two runs with the same calls.
 _UNSTABLE = {
     "timestamp",
@@ -77,6 +78,11 @@ def recorded_reply(call: JournaledCall) -> sdk.ModelResponse:
 # Tools
 
 
+def our_tool(tool_def: ToolDefinition) -> Tool | None:
+    """Return the tool of `pydantic_tools` with this definition."""
+    return (tool_def.metadata or {}).get(OUR_TOOL)
+
+
 async def run_recorded(
     journal: TurnJournal,
     place: str,
@@ -94,7 +100,7 @@ async def run_recorded(
             part.tool_name,
             plain(part.args_as_dict()),
             agent_path=path,
-            repeatable=bool((tool_def.metadata or {}).get(IDEMPOTENT)),
+            repeatable=(ours := our_tool(tool_def)) is not None and ours.idempotent,
         )
     except ToolDeniedError as denied:
         raise ToolFailed(str(denied)) from None

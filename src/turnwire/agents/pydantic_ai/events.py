@@ -20,11 +20,10 @@ from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.event_queue import EventQueue
-from turnwire.agents.pydantic_ai.approvals import decide_calls
-from turnwire.agents.pydantic_ai.continuation import begin_reply, record_reply, recorded_reply, run_recorded
+from turnwire.agents.pydantic_ai.approvals import EDITABLE, decide_calls
+from turnwire.agents.pydantic_ai.continuation import begin_reply, our_tool, record_reply, recorded_reply, run_recorded
 from turnwire.agents.pydantic_ai.messages import add_inputs
 from turnwire.agents.pydantic_ai.options import with_tool_choice
-from turnwire.agents.pydantic_ai.tools import OURS, check_approval
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.events import (
@@ -175,6 +174,10 @@ class RunListener(AbstractCapability[Any]):
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
+        ours = our_tool(tool_def)
+        if ours is not None and not ctx.tool_call_approved and ours.requires_approval(args):
+            # Before the call begins in the journal: it has not run when a person decides about it.
+            raise ApprovalRequired(metadata={EDITABLE: ours.editable})
         await self.queue.flush()
         began = time.perf_counter()
 
@@ -185,8 +188,6 @@ class RunListener(AbstractCapability[Any]):
         try:
             if (journal := self.queue.journal) is None:
                 return await execute()
-            if (ours := (tool_def.metadata or {}).get(OURS)) is not None:
-                check_approval(ours, ctx, args)  # Before the call begins in the journal.
             changes = self.queue.changes_of(ctx.deps)
             return await run_recorded(journal, self.place, self.path, call, tool_def, changes, execute)
         finally:

@@ -4,7 +4,6 @@ The SDK has no hook for a run that another run starts, so `Agent.iter`, through 
 outside a turn are left unchanged.
 """
 
-import functools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -16,24 +15,23 @@ from pydantic_ai.capabilities import UseThreadExecutor
 from turnwire.agents.agent_paths import leave_agent
 from turnwire.agents.event_queue import enter_run
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
+from turnwire.agents.sdk_internals import wrap
 from turnwire.core.log.emit import is_in_turn
 from turnwire.tools.threads import TOOL_THREADS
 
 _running: ContextVar[RunListener | None] = ContextVar("turnwire_pydantic_ai_run", default=None)
-_WRAPPED = "turnwire_wrapped"
+_SDK = "pydantic-ai-slim"
 # The SDK's own threads have no bound for each turn, and a cancelled run waits for them.
 _THREADS = UseThreadExecutor(TOOL_THREADS, id="turnwire-threads")
 
 
 def install_runner() -> None:
-    """Wrap `Agent.iter`, once. Raises RuntimeError for a version of the SDK whose runs do not go through it."""
-    inner: Any = getattr(Agent, "iter", None)
-    if inner is None:
-        raise RuntimeError("this version of pydantic-ai has no Agent.iter; install the version in constraints.txt")
-    if hasattr(inner, _WRAPPED):
-        return
+    """Wrap `Agent.iter`, once. Raises RuntimeError for a version of the SDK whose internals differ."""
+    wrap(_SDK, Agent, "_output_validators")
+    wrap(_SDK, Agent, "iter", "self, user_prompt, capabilities", _record_runs)
 
-    @functools.wraps(inner)
+
+def _record_runs(inner: Any) -> Any:
     @asynccontextmanager
     async def iter_recorded(agent: Agent[Any, Any], *args: Any, **options: Any) -> AsyncGenerator[Any]:
         capabilities: Sequence[Any] = options.pop("capabilities", None) or ()
@@ -42,8 +40,7 @@ def install_runner() -> None:
             async with inner(agent, *args, capabilities=extended, **options) as run:
                 yield run
 
-    setattr(iter_recorded, _WRAPPED, inner)
-    Agent.iter = iter_recorded  # type: ignore[method-assign]
+    return iter_recorded
 
 
 @contextmanager

@@ -12,15 +12,11 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 from pydantic_ai.toolsets import FunctionToolset
 
-from turnwire.agents.pydantic_ai.approvals import EDITABLE
-from turnwire.agents.pydantic_ai.continuation import IDEMPOTENT
+from turnwire.agents.pydantic_ai.continuation import OUR_TOOL
 from turnwire.core.journal.waits import ClientTool
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool
-
-OURS = "turnwire_tool"
-"""The key of our tool in the metadata of the SDK's tool."""
 
 
 def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
@@ -30,21 +26,16 @@ def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
 
 def _sdk_tool(tool: Tool) -> SdkTool[Any]:
     async def call(context: RunContext[Any], /, **args: Any) -> Any:
-        check_approval(tool, context, args)
+        if not context.tool_call_approved and tool.requires_approval(args):
+            raise ApprovalRequired  # Outside a turn, where no listener has asked for it.
         outcome = await run_tool(tool, args, call_id=context.tool_call_id)
         if not outcome.success:
             raise ToolFailed(outcome.text)
         return outcome.result
 
     made = SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)
-    made.metadata = {OURS: tool, IDEMPOTENT: tool.idempotent}
+    made.metadata = {OUR_TOOL: tool}
     return made
-
-
-def check_approval(tool: Tool, context: RunContext[Any], args: dict[str, Any]) -> None:
-    """Raise ApprovalRequired if a person must decide about a call first."""
-    if not context.tool_call_approved and tool.requires_approval(args):
-        raise ApprovalRequired(metadata={EDITABLE: tool.editable})
 
 
 # Tools that the client runs
