@@ -2,6 +2,7 @@
 
 from turnwire.core.contracts.stores import KEYS, Annotation, ApiKey, Notice, SqlConnection
 from turnwire.core.errors import KeyNotFoundError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.database import StorePart
 from turnwire.stores.rows import RECORD, TURN, annotation_from, comparable, key_from, record_from
 
@@ -104,20 +105,24 @@ class StoredNotices(StorePart):
         if not await self._database.read(lambda connection: connection.fetchval(query, now)):
             return []  # The usual case, in which nothing is written.
 
-        async def take(connection: SqlConnection, is_retry: bool) -> list[Notice]:
+        async def take(connection: SqlConnection, is_retry: bool) -> list[tuple[TurnRecord, int]]:
             query = f"""
                 UPDATE turnwire.outbox SET due_at = $2 WHERE turn_id IN (
                     SELECT turn_id FROM turnwire.outbox WHERE due_at <= $1 ORDER BY due_at, turn_id LIMIT $3
                     {self._database.row_lock("FOR UPDATE SKIP LOCKED")}
                 ) RETURNING turn_id, attempts
             """
-            notices: list[Notice] = []
+            taken: list[tuple[TurnRecord, int]] = []
             for turn_id, attempts in sorted(await connection.fetch(query, now, until, limit), key=lambda row: row[0]):
                 row = await connection.fetchrow(f"SELECT {RECORD} FROM {TURN} WHERE t.id = $1", turn_id)
-                notices.append(Notice(self._database.current(record_from(row)), attempts, until))
-            return notices
+                taken.append((record_from(row), attempts))
+            return taken
 
-        return await self._database.write(take)
+        # `current` only now: the commit that has ended a turn may not be known in this process before.
+        return [
+            Notice(self._database.current(record), attempts, until)
+            for record, attempts in await self._database.write(take)
+        ]
 
     async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
         query = """UPDATE turnwire.outbox SET due_at = $2, attempts = attempts + 1
