@@ -247,9 +247,6 @@ class ProcessStore:
 
         return unwatch
 
-    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        return True
-
     def _hint(self, key: str) -> None:
         if not self._process.is_alive:
             return

@@ -185,16 +185,14 @@ async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[Tu
     return unfinished
 
 
-def on_busy_for(services: Services, turns: Sequence[TurnRecord]) -> OnBusy:
+async def on_busy_for(services: Services, turns: Sequence[TurnRecord]) -> OnBusy:
     """Return what a message does to the unfinished turns of its session, where clients have no field for it.
 
     It interrupts a turn that waits, because the user writes instead of deciding; and turns that run if nobody reads any
-    of them, as far as this process knows, because the stop button of such clients only closes the connection.
+    of them, because the stop button of such clients only closes the connection.
     """
     running = [turn for turn in turns if turn.phase == "running"]
-    is_read = any(
-        services.streams.has_readers(turn) or services.store.may_be_watched_elsewhere(turn.id) for turn in running
-    )
+    is_read = any([await services.runner.is_read(turn.id) for turn in running])
     is_waiting = any(turn.phase == "waiting" for turn in turns)
     return "interrupt" if is_waiting or (running and not is_read) else "enqueue"
 

@@ -279,59 +279,6 @@ async def test_watch_that_is_not_repeated_is_forgotten(
     assert record.id not in store._notifier._elsewhere
 
 
-async def watch_and_leave(store: PostgresStore, turn_id: str) -> None:
-    leave = store.watch(turn_id, lambda _: None)
-    await store.read(turn_id, 0, 10)
-    leave()
-
-
-async def test_unfinished_turn_is_unwatched_when_its_last_watcher_has_left(
-    store: PostgresStore, other: PostgresStore
-) -> None:
-    await listening(store)
-    await listening(other)
-    record = await claimed(store)
-    assert store.may_be_watched_elsewhere(record.id)
-    await watch_and_leave(other, record.id)
-    assert not other.may_be_watched_elsewhere(record.id)
-    await until_notified(store, record.id, lambda: not store.may_be_watched_elsewhere(record.id))
-    # A new watcher is heard of.
-    other.watch(record.id, lambda _: None)
-    await until_notified(store, record.id, lambda: store.may_be_watched_elsewhere(record.id))
-
-
-async def test_process_that_still_watches_a_turn_says_so_when_another_one_leaves(
-    store: PostgresStore, other: PostgresStore
-) -> None:
-    await listening(store)
-    await listening(other)
-    record = await claimed(store)
-    store.watch(record.id, lambda _: None)
-    await watch_and_leave(other, record.id)
-    await until_notified(other, record.id, lambda: other.may_be_watched_elsewhere(record.id))
-
-
-async def test_process_that_missed_hints_does_not_know_who_watches(store: PostgresStore) -> None:
-    await listening(store)
-    record = await claimed(store)
-    await watch_and_leave(store, record.id)
-    assert not store.may_be_watched_elsewhere(record.id)
-    store._notifier._on_listening()
-    assert store.may_be_watched_elsewhere(record.id)
-
-
-async def test_end_of_a_turn_is_not_followed_by_a_hint_that_nobody_watches_it(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = await sent_hints(store, monkeypatch)
-    record = await claimed(store)
-    leave = store.watch(record.id, lambda _: None)
-    await store.read(record.id, 0, 10)
-    await append(store, record.id, record.epoch, 3, done(record), end=True)
-    leave()
-    assert f"~{record.id}" not in sent
-
-
 async def test_hint_with_events_begins_as_one_without(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

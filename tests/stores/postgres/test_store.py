@@ -23,6 +23,7 @@ from turnwire.core.log.events import ApprovalRequestEvent, TokenEvent
 from turnwire.core.log.turns import Turn
 from turnwire.core.people.budget import DAY_MS, day_of
 from turnwire.core.run.execution import Execution
+from turnwire.core.run.presence import Presence
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
 from turnwire.stores.postgres.schema import drop_partitions, partition_name
@@ -300,6 +301,28 @@ async def test_sealing_many_logs_does_not_hold_up_appends(processes: Processes, 
     await store.maintain(expire_before=0)
     assert processes.fetchval("SELECT count(*) FROM turnwire.sealed_log") == len(records)
     assert processes.fetchval("SELECT count(*) FROM turnwire.turn WHERE NOT sealed") == 1
+
+
+async def test_reader_of_a_turn_is_known_in_every_process(store: PostgresStore, other: PostgresStore) -> None:
+    async def not_called(turn_id: str) -> None:
+        raise AssertionError(turn_id)
+
+    await other.renew("two")
+    record = await claimed(store, "one")
+    here, there = Presence(store, lambda: "one", not_called), Presence(other, lambda: "two", not_called)
+    assert not await here.is_read(record.id)
+    there.join(record)
+    async with asyncio.timeout(BOUND):
+        while not await here.is_read(record.id):
+            pass
+        there.depart(record.id, by_client=True)
+        while await here.is_read(record.id):
+            pass
+    here.join(record)
+    assert await here.is_read(record.id)
+    here.depart(record.id, by_client=True)
+    await asyncio.gather(*here._tasks)
+    assert not await here.is_read(record.id)
 
 
 async def test_reader_that_comes_and_goes_at_once_is_gone(store: PostgresStore) -> None:

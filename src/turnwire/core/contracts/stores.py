@@ -695,10 +695,6 @@ class Store(
         """Whether other processes may write to it, so that a worker that loses its lease must stop its turns."""
         ...
 
-    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        """Return False if no other process watches an unfinished turn, as far as this process knows."""
-        ...
-
     async def open(self) -> None:
         """Open the store. Raises StoreUnusableError, whose message says what to do."""
         ...

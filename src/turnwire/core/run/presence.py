@@ -1,7 +1,4 @@
-"""The readers of turns that are to be cancelled when nobody reads them any more.
-
-A turn without a `disconnect_grace` goes on when its readers leave, so its readers are not counted here.
-"""
+"""The readers of turns: counted in this process, and recorded in a shared store for the other processes."""
 
 import asyncio
 import logging
@@ -23,8 +20,9 @@ class Presence:
     """Counts the readers of turns in this process.
 
     `leave` is called when the last reader of a turn has been gone for the turn's grace period and no other process has
-    a reader. A turn that nobody has begun to read goes on. The readers of a turn that this process continues may have
-    left while no process counted them, so `leave` is called for that turn too, unless a reader comes back in time.
+    a reader. A turn without a grace period goes on, and so does one that nobody has begun to read. The readers of one
+    that this process continues may have left while no process counted them, so `leave` is called for that turn too,
+    unless a reader comes back in time.
     """
 
     def __init__(self, store: Store, process: Callable[[], str], leave: Callable[[str], Awaitable[None]]) -> None:
@@ -35,7 +33,7 @@ class Presence:
         self._tasks: set[asyncio.Task[object]] = set()
 
     def join(self, record: TurnRecord) -> None:
-        if record.disconnect_grace is None or record.phase == "ended":
+        if record.phase == "ended":
             return
         readers = self._readers.get(record.id)
         if readers is None:
@@ -43,6 +41,13 @@ class Presence:
         self._record(record.id, readers)
         readers.count += 1
         readers.stop_timer()
+
+    async def is_read(self, turn_id: str) -> bool:
+        """Return True if the turn has a reader in any live process."""
+        readers = self._readers.get(turn_id)
+        if readers is not None and readers.count > 0:
+            return True
+        return self._store.is_shared and await self._store.attend(turn_id, self._process(), present=False)
 
     def record_again(self) -> None:
         """Record the readers again if the id of this process has changed."""
@@ -70,6 +75,11 @@ class Presence:
             return
         readers.count -= 1
         if readers.count > 0:
+            return
+        if readers.grace is None:
+            self.forget(turn_id)
+            if self._store.is_shared:
+                self._spawn(self._store.attend(turn_id, self._process(), present=False))
             return
         grace = readers.grace if by_client else max(readers.grace, _RETURN_SECONDS)
         if self._store.is_shared:
@@ -110,7 +120,7 @@ class Presence:
 
 
 class _TurnReaders:
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float | None) -> None:
         self.grace = grace
         self.count = 0
         self.recorded_for: str | None = None

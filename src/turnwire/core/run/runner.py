@@ -392,6 +392,10 @@ class TurnRunner:
     def reader_joined(self, record: TurnRecord) -> None:
         self._presence.join(record)
 
+    async def is_read(self, turn_id: str) -> bool:
+        """Return True if the turn has a reader in any process."""
+        return await self._presence.is_read(turn_id)
+
     def reader_left(self, turn_id: str, *, by_client: bool) -> None:
         self._presence.depart(turn_id, by_client=by_client)
 

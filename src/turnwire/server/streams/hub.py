@@ -63,10 +63,6 @@ class StreamHub:
     def pump_count(self) -> int:
         return len(self._pumps)
 
-    def has_readers(self, record: TurnRecord) -> bool:
-        """Return True if a stream of this process shows the turn."""
-        return any(turn_id == record.id for turn_id, _, _ in self._pumps)
-
     @contextmanager
     def room(self, principal: str) -> Generator[None]:
         """Count a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""

@@ -163,13 +163,13 @@ class PostgresClaims(PostgresParts):
     async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
         if present:
             change = (
-                "INSERT INTO turnwire.attendance (turn_id, worker)"
+                "INSERT INTO turnwire.reader (turn_id, worker)"
                 " SELECT id, $2 FROM turnwire.head WHERE id = $1 FOR KEY SHARE ON CONFLICT DO NOTHING"
             )
         else:
-            change = "DELETE FROM turnwire.attendance WHERE turn_id = $1 AND worker = $2"
+            change = "DELETE FROM turnwire.reader WHERE turn_id = $1 AND worker = $2"
         query = f"""
-            SELECT EXISTS (SELECT 1 FROM turnwire.attendance a JOIN turnwire.worker w ON w.id = a.worker
+            SELECT EXISTS (SELECT 1 FROM turnwire.reader a JOIN turnwire.worker w ON w.id = a.worker
             WHERE a.turn_id = $2 AND w.lease_until > {NOW})
         """
 

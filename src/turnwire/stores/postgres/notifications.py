@@ -10,8 +10,7 @@ space.
 
 A commit is announced only if another process watches the turn. `?<key>` says that a process watches a key; the others
 forget that after a minute, unless it is repeated. `!` asks all processes what they watch. The writer of a turn answers
-the first `?` with a hint, because it has announced no commit before. `~<turn id>` says that a process no longer watches
-an unfinished turn; a process that still watches it answers with `?`.
+the first `?` with a hint, because it has announced no commit before.
 """
 
 import asyncio
@@ -43,7 +42,6 @@ _MAX_ROWS = 200
 _REPEAT_SECONDS = 15.0
 _FORGET_SECONDS = 60.0
 _MAX_OWN_TURNS = 10_000
-_MAX_LEFT_TURNS = 10_000
 
 # The keys whose mark has changed: a turn's last position, or the number of a session's last turn.
 _CHANGED = """
@@ -178,21 +176,19 @@ def payloads(hints: Iterable[str]) -> list[str]:
 class WatchedKey:
     """A key with watchers. `mark` is the last position, or the last turn of a session, that all watchers know of.
 
-    It is None before any of them has read. `is_own` is True if this process wrote the last commit that it knows of,
-    `has_ended` if that commit ended the turn.
+    It is None before any of them has read. `is_own` is True if this process wrote the last commit that it knows of.
     """
 
-    __slots__ = ("count", "has_ended", "is_own", "mark")
+    __slots__ = ("count", "is_own", "mark")
 
     def __init__(self) -> None:
         self.count = 0
         self.is_own = False
-        self.has_ended = False
         self.mark: int | None = None
 
     def publish(self, events: Sequence[LoggedEvent]) -> None:
         """Note that the watchers are notified of these events."""
-        self.mark, self.has_ended = events[-1].position, events[-1].is_last
+        self.mark = events[-1].position
 
 
 class CommitNotifier:
@@ -206,8 +202,6 @@ class CommitNotifier:
         # The keys that other processes watch, with the time to forget them; the turns that this process has written to.
         self._elsewhere: dict[str, float] = {}
         self._own_turns: dict[str, None] = {}
-        # The unfinished turns that nobody watches any more, in the order in which the last watcher left.
-        self._left: dict[str, None] = {}
         self._repeat_at = 0.0
         self._dirty: set[str] = set()
         self._must_poll = False
@@ -232,7 +226,6 @@ class CommitNotifier:
         watched = self._watched.setdefault(key, WatchedKey())
         if not watched.count:
             self._send(f"?{key}")
-            self._left.pop(key, None)
         watched.count += 1
         self._interval = _POLL_SECONDS
         remove = self._watchers.add(key, wake)
@@ -247,24 +240,8 @@ class CommitNotifier:
             watched.count -= 1
             if watched.count == 0:
                 del self._watched[key]
-                if watched.mark is not None and not watched.has_ended:
-                    self._leave(key)
 
         return unwatch
-
-    def _leave(self, turn_id: str) -> None:
-        """Say that nobody watches an unfinished turn here any more."""
-        if self._hints is not None and self._hints.is_listening.is_set():
-            self._send(f"~{turn_id}")
-            self._note_left(turn_id)
-
-    def _note_left(self, turn_id: str) -> None:
-        self._left[turn_id] = None
-        if len(self._left) > _MAX_LEFT_TURNS:
-            del self._left[next(iter(self._left))]
-
-    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        return turn_id not in self._left
 
     def waits_at(self, turn_id: str, position: int) -> None:
         """Note that a reader has read up to this position, where the log ended, and may wait now."""
@@ -316,9 +293,6 @@ class CommitNotifier:
             if kind == "!":
                 self._send_watched()
                 continue
-            if kind == "~":
-                self._on_left(key)
-                continue
             if watched is None:
                 continue
             if kind != "+":
@@ -340,18 +314,10 @@ class CommitNotifier:
 
     def _on_watch(self, key: str) -> None:
         """Note that another process watches a key."""
-        self._left.pop(key, None)
         is_new = key not in self._elsewhere
         self._elsewhere[key] = time.monotonic() + _FORGET_SECONDS
         if is_new and key in self._own_turns:
             self._send(f"+{key}")
-
-    def _on_left(self, turn_id: str) -> None:
-        """Note that another process no longer watches a turn, or say that this one still does."""
-        if turn_id in self._watched:
-            self._send(f"?{turn_id}")
-        else:
-            self._note_left(turn_id)
 
     def _send_watched(self) -> None:
         """Tell the other processes what is watched here and not written here."""
@@ -362,7 +328,6 @@ class CommitNotifier:
 
     def _on_listening(self) -> None:
         """Make up for the hints that were lost before."""
-        self._left.clear()
         self._send("!")
         self._send_watched()
         self._must_poll = True

@@ -115,7 +115,8 @@ TABLES = """
         kind text NOT NULL,
         reason text NOT NULL
     );
-    CREATE TABLE turnwire.attendance (
+    -- The processes in which a turn has readers.
+    CREATE TABLE turnwire.reader (
         turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.head ON DELETE CASCADE,
         worker text COLLATE "C" NOT NULL,
         PRIMARY KEY (turn_id, worker)

@@ -28,9 +28,6 @@ class PostgresStore(
 
     is_shared = True
 
-    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        return self._notifier.may_be_watched_elsewhere(turn_id)
-
     def leases(self, seconds: float) -> PostgresLeases:
         return PostgresLeases(self._leasing, seconds)
 

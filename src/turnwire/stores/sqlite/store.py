@@ -50,9 +50,6 @@ class SqliteEngine(
     def leases(self, seconds: float) -> None:
         return None
 
-    def may_be_watched_elsewhere(self, turn_id: str) -> bool:
-        return False
-
     def _forget_session(self, session_id: str) -> None:
         self._turns.forget_session(session_id)
 

@@ -27,7 +27,7 @@ from turnwire.wires.progress import open_client_calls
 async def start_run(services: Services, caller: Caller, body: RunInput, key: str | None) -> tuple[RunName, bool]:
     """Start the turn of a run, or join it. Return the run, and True if its turn was created."""
     turns = await last_turns(services, caller.principal, body.thread_id, MAX_TURNS)
-    message = run_message_body(body, on_busy_for(services, turns))
+    message = run_message_body(body, await on_busy_for(services, turns))
     place = _place(services, body, turns)
     accepted = await start_turn(services, caller.principal, message, key, place=place, channel="ag_ui")
     return RunName(accepted.record, client_name=body.run_id or ""), accepted.created

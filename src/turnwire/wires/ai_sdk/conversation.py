@@ -40,7 +40,7 @@ async def start_chat(
     if regenerated and regenerated.id != body.message_id and _is_regenerating(regenerated):
         return regenerated, ResumePoint(void=await void_of(services.store, regenerated.id))
     options = omit_none(message_id=question.id or None, regenerates=regenerated.id if regenerated else None)
-    on_busy = body.on_busy or ("interrupt" if replaced else on_busy_for(services, turns))
+    on_busy = body.on_busy or ("interrupt" if replaced else await on_busy_for(services, turns))
     accepted = await start_turn(
         services,
         principal,
