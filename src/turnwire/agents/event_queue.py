@@ -9,7 +9,6 @@ from turnwire.agents.agent_paths import Path, enter_agent
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.journal.turn_journal import TurnJournal, current_journal
-from turnwire.core.log.approvals import WaitForApproval
 from turnwire.core.log.emit import emit, wait_for_room
 from turnwire.core.log.events import Event, EventBase, UsageEvent
 
@@ -127,8 +126,6 @@ def explaining(explain: Callable[[Exception], Exception]) -> Generator[None]:
     """Replace an exception of the SDK with the error that `explain` returns for it, which may be the same."""
     try:
         yield
-    except WaitForApproval:
-        raise
     except Exception as error:
         failure = explain(error)
         if failure is error:
