@@ -169,7 +169,7 @@ def _entries_until(
 
     A call that the log shows without a result is open, whatever the journal knows: its start is shared, also if it
     comes later, and its result is not. A call of which the log shows nothing is not shared. A call that waits for an
-    answer at the position has not gone on.
+    answer at the position has not gone on; if it had ended in order to ask for an approval, that is shared.
     """
     position = copied[-1].position
     calls, results, requests = (
@@ -200,7 +200,7 @@ def _entries_until(
             continue
         elif is_open and entry.state == "started" and (entry.position <= position or call_id not in undecided):
             entries.append(replace(entry, since=min(entry.since, position), position=min(entry.position, position)))
-        elif not is_open and entry.position <= position and entry.since < position:
+        elif (not is_open or call_id in undecided) and entry.position <= position and entry.since < position:
             entries.append(entry)
     return [replace(entry, epoch=0) for entry in entries]
 
