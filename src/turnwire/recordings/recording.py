@@ -35,7 +35,7 @@ from turnwire.core.run.inputs import JOINS, collected_message
 
 _TURNWIRE = version("turnwire")  # Read once, because it comes from a file.
 VERSION = 1
-_NOT_RECORDED = ("resumption", "progress")
+_NOT_RECORDED = ("progress",)
 
 
 class TurnRecording(Struct, frozen=True, kw_only=True):

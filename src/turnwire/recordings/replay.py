@@ -8,7 +8,7 @@ work may come in another order. If nothing differs, the events of a replay are t
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
@@ -28,7 +28,6 @@ from turnwire.core.journal.turn_journal import (
     keep_requests,
 )
 from turnwire.core.journal.waits import client_tools
-from turnwire.core.log.approvals import Resumption, WaitForApproval
 from turnwire.core.log.codec import LoggedEvent, comparable, decode_event, encode_event
 from turnwire.core.log.events import (
     RESERVED,
@@ -37,7 +36,6 @@ from turnwire.core.log.events import (
     ErrorEvent,
     Event,
     InputMode,
-    QuestionEvent,
     ResponseEvent,
     RestartEvent,
     TokenEvent,
@@ -126,7 +124,7 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
         )
     if recording.done.joined is not None:
         raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
-    if any(entry.kind == "suspension" and not entry.key.startswith("suspension") for entry in recording.entries):
+    if any(entry.kind == "suspension" for entry in recording.entries):
         raise RecordingError(
             "the turn is a fork with another message, or its agent changed while it ran, so it cannot be replayed from"
             " one start"
@@ -186,10 +184,9 @@ class _ReplayRun:
         self._response: ResponseEvent | None = None
         self._error: BaseException | None = None
         self._divergence: asyncio.Future[Divergence | None] = asyncio.get_running_loop().create_future()
-        self._segments = list(_segments(recording.entries))
-        self._recorded = RecordedLog(recording, [call for part in self._segments for call in part.calls.values()])
+        self._calls = fold_journal(recording.entries)
+        self._recorded = RecordedLog(recording, list(self._calls.calls.values()))
         self._produced: dict[int, bytes] = {}
-        self._decided: set[str] = set()
 
     async def run(self) -> ReplayResult:
         task = asyncio.create_task(self._run_agent(), name=f"replay of turn {self.record.id}")
@@ -229,28 +226,15 @@ class _ReplayRun:
         for logged in self._recording.events[:OPENING_POSITION]:
             self.log.append(logged.event)
         turn = self._recording.turn
-        for number, segment in enumerate(self._segments):
-            scope.open(self.log, self._check_emitted)
-            scope.journal = journal = _ReplayJournal(self, segment)
-            scope.inputs = _RecordedInputs(self, journal)
-            scope.files = TurnFiles(_RecordedFiles(self._recording), turn.session_id)
-            try:
-                await self._read(self._agent.answer(turn))
-            except WaitForApproval as approval:
-                if number + 1 == len(self._segments):
-                    requests = (*approval.requests, *approval.questions)
-                    self._diverge_here("approval", "", _show(requests), requests[0].agent_path)
-                resumption = self._suspend(approval, self._segments[number + 1])
-                if resumption is None:
-                    return  # The recorded turn was stopped while it waited.
-                turn = replace(turn, resumption=resumption)
-            except Exception as error:
-                return self._fail(error)
-            else:
-                if number + 1 < len(self._segments):
-                    following = self._segments[number + 1]
-                    self._diverge(following.base, "approval", _show(following.decided_calls), "")
-                return self._complete(journal)
+        scope.open(self.log, self._check_emitted)
+        scope.journal = journal = _ReplayJournal(self, self._calls)
+        scope.inputs = _RecordedInputs(self, journal)
+        scope.files = TurnFiles(_RecordedFiles(self._recording), turn.session_id)
+        try:
+            await self._read(self._agent.answer(turn))
+        except Exception as error:
+            return self._fail(error)
+        self._complete(journal)
 
     async def _read(self, answer: Any) -> None:
         try:
@@ -262,37 +246,6 @@ class _ReplayRun:
         finally:
             if isinstance(answer, AsyncGenerator):
                 await answer.aclose()
-
-    def _suspend(self, approval: WaitForApproval, following: Recording) -> Resumption | None:
-        """Compare what a person is asked, and return the recorded decisions; None if they were never made."""
-        call_ids = following.decided_calls or ()
-        requests = (*approval.requests, *approval.questions)
-        if {_id_of(each) for each in requests} != set(call_ids):
-            recorded = [self._recorded.find(ApprovalRequestEvent, call_id) for call_id in call_ids]
-            first = min((logged.position for logged in recorded if logged), default=following.base)
-            self._diverge(first, "approval", _show([logged.event for logged in recorded if logged]), _show(requests))
-        for request in approval.requests:
-            if not self.log.fold.has_call(request.call_id):
-                path = request.agent_path
-                self._write(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=path))
-            self._meet(request)
-            self.log.append(request)
-        for question in approval.questions:
-            self.log.append(question)
-        for call_id in call_ids:
-            response = self._recorded.find(ApprovalResponseEvent, call_id) or self._recorded.find_reply(call_id)
-            if response is None:
-                return None
-            self.log.append(response.event)
-        fold = self.log.fold
-        decisions = [fold.decision(call_id) for call_id in call_ids]
-        self._decided = set(call_ids)
-        replies = [fold.reply(question.id) for question in approval.questions]
-        return Resumption(
-            tuple(decision for decision in decisions if decision),
-            approval.checkpoint,
-            tuple(reply for reply in replies if reply),
-        )
 
     # What the agent writes
 
@@ -319,8 +272,6 @@ class _ReplayRun:
                     self._write_text((), event.content)
             case ErrorEvent():
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
-            case ToolCallEvent(call_id=call_id) if call_id in self._decided:
-                self._decided.discard(call_id)
             case ToolCallEvent() | ToolResultEvent() if event.tool in self._client_tools and not event.agent_path:
                 pass  # The call and what the client sent are in the recording.
             case _ if isinstance(event, (*RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, RestartEvent)):
@@ -496,7 +447,7 @@ class _DivergedError(BaseException):
 
 
 class _ReplayJournal(TurnJournal):
-    """Answers all calls from one segment of a recording."""
+    """Answers all calls from a recording."""
 
     def __init__(self, run: _ReplayRun, recording: Recording) -> None:
         super().__init__(run.log, recording, LogLimits(), repeats=lambda tool: False, hands_over=lambda: False)
@@ -579,20 +530,6 @@ class _RecordedInputs(TurnInputs):
 
     async def _take_queued(self, mode: InputMode, key: str = "") -> list[str]:
         return []
-
-
-def _id_of(request: ApprovalRequestEvent | QuestionEvent) -> str:
-    return request.id if isinstance(request, QuestionEvent) else request.call_id
-
-
-def _segments(entries: Iterable[JournalEntry]) -> Iterator[Recording]:
-    """Yield the recording of each segment: the part before the first suspension, between two, and after the last."""
-    so_far: list[JournalEntry] = []
-    for entry in entries:
-        if entry.kind == "suspension":
-            yield fold_journal(so_far)
-        so_far.append(entry)
-    yield fold_journal(so_far)
 
 
 def _without_timings(response: ResponseEvent) -> bytes:

@@ -98,7 +98,7 @@ class Suspension(Struct, frozen=True):
     """A wait for a person that expires at `until` (ms); the agent continues from `checkpoint`."""
 
     until: int
-    checkpoint: bytes
+    checkpoint: bytes = b""
 
 
 class Command(Struct, frozen=True):

@@ -9,7 +9,6 @@ Before a call goes live, everything before it is committed: what happened earlie
 """
 
 import asyncio
-import base64
 import hashlib
 import json
 import logging
@@ -76,10 +75,6 @@ class Recording(Struct):
     """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
     is_follow_up: bool = False
     """True if the segment began with a message in a fork: the turn's own earlier messages are part of its history."""
-    decided_calls: tuple[str, ...] | None = None
-    """The calls that the segment's suspension was for; None in the first segment."""
-    checkpoint: bytes | None = None
-    """The checkpoint that the agent left in that suspension; None if it is not recorded."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
     inputs: dict[str, JournalEntry] = field(default_factory=dict[str, JournalEntry])
     """The messages that entered the turn, by the call that they came before."""
@@ -105,10 +100,9 @@ class Recording(Struct):
         self.size += len(entry.result)
         self.is_waiting = entry.state == "waiting"
         if entry.kind == "suspension":
-            self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
+            self.segment, self.base = entry.segment, entry.position
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.is_follow_up = entry.key.startswith(FOLLOW_UP)
-            self.checkpoint = base64.b64decode(json.loads(entry.result)) if entry.result else None
             self.calls, self.inputs = {}, {}
         elif entry.kind == "step":
             self.calls[entry.key] = RecordedCall(entry, "finished", entry.since, entry.position, entry.result)
@@ -447,17 +441,6 @@ class TurnJournal:
         skipped = {key for key in self.recording.calls if is_inside(key, place)}
         self._unmet -= skipped
         self._met |= skipped
-
-    def suspend(self, call_ids: Sequence[str], checkpoint: bytes = b"") -> None:
-        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint.
-
-        The checkpoint is recorded too, for forks, unless it is too large.
-        """
-        segment = self.recording.segment + 1
-        body = json.dumps(base64.b64encode(checkpoint).decode("ascii")).encode("ascii")
-        entry = self._entry("suspension", f"suspension {segment}", call_ids)
-        is_small = len(body) <= self._limits.max_entry_bytes
-        self.record(replace(entry, segment=segment, state="finished", result=body if is_small else b""))
 
     def begin_again(self) -> Recording:
         """Begin a new segment after a divergence, and return its empty recording."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from turnwire.core.ids import new_id
-from turnwire.core.log.approvals import Resumption
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import AttachedFile, CitationEvent, ErrorEvent, InputMode, Joined, Outcome, RunsOn, Usage
 from turnwire.core.model_options import ModelOptions
@@ -43,9 +42,8 @@ class Turn(Struct, frozen=True, kw_only=True):
 
     `parent_turn_id` is the turn that it continues, which need not be the session's last; "" is none.
 
-    `resumption` is set when the agent has waited for a person in this turn and continues now. `progress` is for an
-    agent with `on_crash = "resume"`: its work in this turn before its worker was lost, as messages that follow the
-    user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
+    `progress` is for an agent with `on_divergence = "continue"` that has changed while the turn ran: its finished tool
+    steps, as messages that follow the user's.
 
     `attachments` describe the files of the message; `read_file` returns their bytes. `metadata` is what the client's
     application sent with the message; trust it no more than the message. `model_options` are the options for the model
@@ -60,7 +58,6 @@ class Turn(Struct, frozen=True, kw_only=True):
     channel: str = "http"
     history: tuple[Message, ...] = ()
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    resumption: Resumption | None = None
     progress: tuple[Message, ...] = ()
     parent_turn_id: str | None = None
     attachments: tuple[AttachedFile, ...] = ()

@@ -1,6 +1,6 @@
 """Suspended turns, and the answers that they wait for: decisions, replies to questions, results of client tools.
 
-A suspended turn holds nothing but its log, its journal and a checkpoint. The process that receives an answer writes it
+A suspended turn holds nothing but its log and its journal. The process that receives an answer writes it
 into that log; with the last answer, the turn is queued again in the same step. So an acknowledged answer is never lost.
 """
 

@@ -34,7 +34,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal
 from turnwire.core.journal.waits import ClientTool, TurnWaits, client_tools
-from turnwire.core.log.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.log.approvals import Decision
 from turnwire.core.log.codec import comparable, encode_event, now_ms
 from turnwire.core.log.events import (
     RESERVED,
@@ -43,7 +43,6 @@ from turnwire.core.log.events import (
     ErrorEvent,
     Event,
     ReasoningEvent,
-    ReplyEvent,
     ResponseEvent,
     RestartEvent,
     StatusEvent,
@@ -137,7 +136,6 @@ class Execution:
     __slots__ = (
         "__weakref__",
         "_agent",
-        "_checkpoint",
         "_deadline",
         "_finished",
         "_forced_end",
@@ -176,7 +174,6 @@ class Execution:
         self._log = TurnLog(services.store, record, services.limits, weak_callback(self._on_store_failure))
         self._inputs = TurnInputs(services.store, record, self._log, services.limits)
         self._scope = TurnScope(record.id, record.session_id, record.principal)
-        self._checkpoint = b""
         self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
         self._releases_after_step = False
@@ -333,21 +330,15 @@ class Execution:
         self._open_scope(agent, past.recording, tools)
         self._note_past(past)
         await self._inputs.collect()
-        approval: WaitForApproval | None = None
         try:
-            try:
-                await self._write_answer(agent)
-            except Exception as error:
-                if isinstance(error, WaitForApproval) or not self._continues_diverged(agent):
-                    raise
-                self._begin_again(agent, tools)
-                await self._write_answer(agent)
-        except WaitForApproval as raised:
-            approval = raised
+            await self._write_answer(agent)
+        except Exception:
+            if not self._continues_diverged(agent):
+                raise
+            self._begin_again(agent, tools)
+            await self._write_answer(agent)
         finally:
             self._deadline = None
-        if approval is not None and self.state is ExecutionState.RUNNING:
-            await self._suspend(approval)
 
     def _open_scope(self, agent: Agent, recording: Recording, tools: Mapping[str, ClientTool]) -> None:
         """Give the code of the agent what it finds in its scope."""
@@ -376,7 +367,7 @@ class Execution:
     def _note_past(self, past: TurnPast) -> None:
         """Note the events that the agent need not write again, and the void ones that came out of its tools."""
         recording, fold = past.recording, self._log.fold
-        if not recording.calls and not recording.segment:
+        if not recording.calls:
             return
         if not recording.is_waiting:
             count_saved(recording)
@@ -445,34 +436,11 @@ class Execution:
         for entry in self._journal.waiting_calls:
             log.record(replace(entry, position=log.position))
         log.close()  # For an agent that was left behind.
-        await log.suspend(self._suspension(self._checkpoint))
+        await log.suspend(self._suspension())
         return "waiting"
 
-    def _suspension(self, checkpoint: bytes) -> Suspension:
-        return Suspension(self._services.limits.waits_until(now_ms()), checkpoint)
-
-    async def _suspend(self, approval: WaitForApproval) -> None:
-        """Commit the requests and the suspension in one step: a request in the log can always be decided."""
-        log = self._log
-        for request in approval.requests:
-            if not log.fold.has_call(request.call_id):
-                log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
-            log.append(request)
-        for question in approval.questions:
-            if log.fold.question(question.id) is None:
-                log.append(question)
-        if approval.requests or approval.questions:
-            names = [*(request.call_id for request in approval.requests), *(each.id for each in approval.questions)]
-            self._journal.suspend(names, approval.checkpoint)
-        # A fork may have the replies to questions that its agent asks again.
-        waits = log.fold.is_waiting
-        try:
-            await (log.suspend(self._suspension(approval.checkpoint)) if waits else log.release())
-        except asyncio.CancelledError:
-            # Readers may have seen the suspension already, so a shutdown must not end the turn.
-            await _wait_uncancelled(asyncio.create_task(log.flush()))
-        if self.state is ExecutionState.RUNNING:
-            self._finish(ExecutionState.SUSPENDED if waits else ExecutionState.RELEASED)
+    def _suspension(self) -> Suspension:
+        return Suspension(self._services.limits.waits_until(now_ms()))
 
     # The agent's input
 
@@ -497,31 +465,12 @@ class Execution:
             channel=record.channel,
             history=history,
             options=options,
-            resumption=await self._resumption(),
             progress=await self._progress(),
             parent_turn_id=record.parent_turn_id,
             attachments=attached,
             metadata=record.options.get("metadata") or {},
             model_options=model_options(record.options),
         )
-
-    async def _resumption(self) -> Resumption | None:
-        decisions = self._own_decisions()
-        replies = self._own_replies()
-        if not decisions and not replies:
-            return None
-        self._checkpoint = await self._services.store.checkpoint(self.turn_id)
-        return Resumption(decisions, self._checkpoint, replies)
-
-    def _own_replies(self) -> tuple[ReplyEvent, ...]:
-        """Return the replies to the questions that the agent was suspended for."""
-        replies = (self._log.fold.reply(name) for name in self._journal.recording.decided_calls or ())
-        return tuple(reply for reply in replies if reply)
-
-    def _own_decisions(self) -> tuple[Decision, ...]:
-        """Return the decisions about the calls that the agent was suspended for."""
-        decisions = (self._log.fold.decision(call_id) for call_id in self._journal.recording.decided_calls or ())
-        return tuple(decision for decision in decisions if decision)
 
     async def _progress(self) -> tuple[Message, ...]:
         """Return the finished tool steps from which an agent that has changed continues."""
@@ -583,7 +532,7 @@ class Execution:
                 _check_arguments(event, decision)
             case ApprovalRequestEvent() | ApprovalResponseEvent():
                 raise EventRefusedError(
-                    f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
+                    f"an agent must not yield {type(event).__name__}; to ask a person, await approval()"
                 )
             case ErrorEvent():
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
@@ -732,7 +681,7 @@ class Execution:
         # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
         log.close()
         waits = recovery.phase == "waiting"
-        await (log.suspend(self._suspension(self._checkpoint)) if waits else log.release())
+        await (log.suspend(self._suspension()) if waits else log.release())
         return recovery.phase
 
 

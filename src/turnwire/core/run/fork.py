@@ -53,7 +53,6 @@ class ForkPlan(Struct, kw_only=True):
     message: str
     attachments: tuple[AttachedFile, ...]
     digests: set[str]
-    checkpoint: bytes | None = None
     waits: bool = False
 
     def add(self, *events: Event) -> None:
@@ -101,7 +100,7 @@ def plan_fork(
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
     is_repeated = message in (None, fold.message)
-    if is_repeated and not is_changed and resumes(agent) and _can_continue(recording):
+    if is_repeated and not is_changed and resumes(agent) and recording.is_complete:
         return _plan_continuation(copied, entries, recording, fold, agent)
     attachments = fold.attachments if is_repeated else ()
     message_event = MessageEvent(message or fold.message, by, channel, attachments)
@@ -112,11 +111,6 @@ def _digests(fold: TurnFold) -> set[str]:
     state = fold.state()
     files = [*state.attachments, *(file for each in state.follow_ups for file in each.attachments)]
     return {file.digest for file in files if file.digest}
-
-
-def _can_continue(recording: Recording) -> bool:
-    has_start = not recording.decided_calls or recording.checkpoint is not None
-    return recording.is_complete and has_start
 
 
 # The same message
@@ -132,7 +126,6 @@ def _plan_continuation(
         message=fold.message,
         attachments=fold.attachments,
         digests=_digests(fold),
-        checkpoint=recording.checkpoint,
     )
     end = _before_unrecorded_requests(copied, recording, fold)
     texts = [
@@ -157,7 +150,6 @@ def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Record
 
     The agent does not repeat the requests for which the journal shows it stopped.
     """
-    recorded = recording.decided_calls or ()
     ids = {request.call_id for request in fold.undecided} - recording.awaited_calls
     requests = [
         logged.position
@@ -166,7 +158,6 @@ def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Record
         and isinstance(logged.event, ApprovalRequestEvent)
         and logged.event.call_id in ids
         and not fold.is_void(logged.position)
-        and not (logged.event.call_id in recorded and logged.position <= recording.base)
     ]
     return min(requests, default=len(copied) + 1) - 1
 
@@ -178,7 +169,7 @@ def _entries_until(
 
     A call that the log shows without a result is open, whatever the journal knows: its start is shared, also if it
     comes later, and its result is not. A call of which the log shows nothing is not shared. A call that waits for an
-    answer at the position has not gone on.
+    answer at the position has not gone on; if it had ended in order to ask for an approval, that is shared.
     """
     position = copied[-1].position
     calls, results, requests = (
@@ -209,7 +200,7 @@ def _entries_until(
             continue
         elif is_open and entry.state == "started" and (entry.position <= position or call_id not in undecided):
             entries.append(replace(entry, since=min(entry.since, position), position=min(entry.position, position)))
-        elif not is_open and entry.position <= position and entry.since < position:
+        elif (not is_open or call_id in undecided) and entry.position <= position and entry.since < position:
             entries.append(entry)
     return [replace(entry, epoch=0) for entry in entries]
 

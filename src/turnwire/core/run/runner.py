@@ -239,7 +239,7 @@ class TurnRunner:
             phase="waiting" if plan.waits else "queued",
             last_position=len(plan.events),
             created_at=now,
-            waiting_until=None if plan.checkpoint is None and not plan.waits else until,
+            waiting_until=until if plan.waits else None,
             options=options,
         )
         session = SessionEvent(record.session_id, record.id, name, forked_from=source.id, forked_at=plan.shared)
@@ -250,7 +250,6 @@ class TurnRunner:
             fingerprint=request.fingerprint,
             forked_from=source.id,
             entries=plan.entries,
-            checkpoint=plan.checkpoint if plan.checkpoint is not None or not plan.waits else b"",
             digests=plan.digests,
         )
 
