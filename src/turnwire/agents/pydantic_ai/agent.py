@@ -24,8 +24,8 @@ from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.events import Event
 from turnwire.core.log.files import MODEL_FILE_TYPES, LoadedFiles, load_turn_files, user_message
+from turnwire.core.log.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.models.address import ModelAddress
 
 
@@ -39,7 +39,7 @@ class PydanticAIAgent:
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
-    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    `takes_model_options` are the names of the model options that clients may send (see `core.log.model_options`), by
     default all but `instructions`; agents that tools run do not get them.
     """
 
