@@ -50,8 +50,8 @@ if TYPE_CHECKING:
         UsageEvent,
     )
     from turnwire.core.log.files import read_file
+    from turnwire.core.log.model_options import ModelOptions
     from turnwire.core.log.turns import Message, Turn, TurnRecord, TurnState
-    from turnwire.core.model_options import ModelOptions
     from turnwire.core.run.inputs import take_inputs
     from turnwire.settings import Settings
     from turnwire.tools import tool
@@ -127,7 +127,7 @@ _HOMES = {
     "HandoffEvent": "core.log.events",
     "Hit": "core.log.events",
     "Message": "core.log.turns",
-    "ModelOptions": "core.model_options",
+    "ModelOptions": "core.log.model_options",
     "MessageEvent": "core.log.events",
     "QuestionDeclinedError": "core.errors",
     "QuestionEvent": "core.log.events",

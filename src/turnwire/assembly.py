@@ -14,7 +14,7 @@ from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.log.files import MODEL_FILE_TYPES
 from turnwire.core.log.history import TrimmedHistory
-from turnwire.core.model_options import SAFE_OPTIONS
+from turnwire.core.log.model_options import SAFE_OPTIONS
 from turnwire.core.people.budget import Limits
 from turnwire.core.run.runner import TurnRunner
 from turnwire.models.configuration import build_model

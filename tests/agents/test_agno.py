@@ -21,8 +21,8 @@ from tests.scripted_model import ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.agno import AgnoAgent
 from turnwire.agents.loader import as_agent
 from turnwire.core.log.events import Event, TokenEvent, ToolResultEvent
+from turnwire.core.log.model_options import OPTION_NAMES
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import OPTION_NAMES
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

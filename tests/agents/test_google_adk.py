@@ -43,8 +43,8 @@ from turnwire.core.log.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.core.log.model_options import OPTION_NAMES
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import OPTION_NAMES
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

@@ -47,8 +47,8 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.follow import fold_log
+from turnwire.core.log.model_options import OPTION_NAMES
 from turnwire.core.log.turns import TurnRecord
-from turnwire.core.model_options import OPTION_NAMES
 from turnwire.models.address import ModelAddress
 from turnwire.stores.memory import MemoryStore
 

@@ -15,7 +15,7 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.log.events import TokenEvent, ToolCallEvent
 from turnwire.core.log.follow import fold_log
-from turnwire.core.model_options import OPTION_NAMES, declared_options
+from turnwire.core.log.model_options import OPTION_NAMES, declared_options
 from turnwire.stores.memory import MemoryStore
 
 __all__ = ["lost_connections_are_collected", "model_server"]

@@ -24,8 +24,8 @@ from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.core.log.files import MODEL_FILE_TYPES, user_message
 from turnwire.core.log.history import PARAGRAPH, add_messages
+from turnwire.core.log.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.log.turns import Message, ToolRequest, Turn
-from turnwire.core.model_options import OPTION_NAMES, SAFE_OPTIONS, ModelOptions, chosen_options
 from turnwire.core.run.inputs import TurnInputs, current_inputs
 from turnwire.models.address import ModelAddress
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
@@ -57,7 +57,7 @@ class ChatCompletionsAgent:
     A turn whose worker was lost continues: calls of the model and of tools that had finished are answered from the
     turn's journal. With `on_crash="close"` it ends instead. `tools` may contain toolsets such as `McpServer`: the first
     turn opens them, `close` closes them. `takes_attachments` are the media types of files that the model can read.
-    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    `takes_model_options` are the names of the model options that clients may send (see `core.log.model_options`), by
     default all but `instructions`. `base_url` and the parameters after it apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two tools of one name.

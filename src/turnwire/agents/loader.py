@@ -33,8 +33,8 @@ from turnwire.core.contracts.agents import (
     takes_client_tools,
 )
 from turnwire.core.log.events import Event, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.log.model_options import declared_options, output_schema
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import declared_options, output_schema
 from turnwire.plugins import AgentKind, Plugin, installed
 from turnwire.tools.threads import call_in_thread, iterate_in_thread
 

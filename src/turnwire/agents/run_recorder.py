@@ -31,7 +31,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.model_options import ModelOptions
+from turnwire.core.log.model_options import ModelOptions
 from turnwire.core.run.inputs import current_inputs
 from turnwire.tools.invocation import elapsed_ms, loggable
 

@@ -13,8 +13,8 @@ from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.events import Event
 from turnwire.core.log.files import MODEL_FILE_TYPES
+from turnwire.core.log.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
 
 
 class SdkAgentOptions(TypedDict, total=False):
@@ -42,7 +42,7 @@ class SdkAgent(ABC):
     that may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `editable` names the tools whose arguments a
     person may change when approving a call. `takes_attachments` are the media types of files that the model can read.
-    `takes_model_options` are the names of the model options that clients may send (see `core.model_options`), by
+    `takes_model_options` are the names of the model options that clients may send (see `core.log.model_options`), by
     default all but `instructions`, as far as the agent's model has them; agents that a tool runs do not get them.
     """
 

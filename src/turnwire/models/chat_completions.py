@@ -13,8 +13,8 @@ from msgspec import Struct
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import ReasoningEvent
 from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.model_options import ModelOptions, NamedTool
 from turnwire.core.log.turns import Message
-from turnwire.core.model_options import ModelOptions, NamedTool
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.openai_shared import (
     AnswerReader,

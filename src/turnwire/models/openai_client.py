@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.log.files import LoadedFiles, load_files
+from turnwire.core.log.model_options import ModelOptions
 from turnwire.core.log.turns import Message
-from turnwire.core.model_options import ModelOptions
 from turnwire.models.address import locate_model
 from turnwire.models.chat_completions import ChatReader, chat_options, chat_request
 from turnwire.models.contract import Piece, ToolSpec

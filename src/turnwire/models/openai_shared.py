@@ -13,8 +13,8 @@ from msgspec import Struct
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import UsageEvent
+from turnwire.core.log.model_options import AnswerFormat, ModelOptions
 from turnwire.core.log.turns import ToolRequest
-from turnwire.core.model_options import AnswerFormat, ModelOptions
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import unfinished
 

@@ -14,7 +14,7 @@ from agno.team import Team
 from pydantic import BaseModel
 
 from turnwire.core.errors import AgentError, ModelOptionNotTakenError
-from turnwire.core.model_options import OPTION_NAMES, ModelOptions
+from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
 from turnwire.models.chat_completions import chat_options
 from turnwire.models.responses import responses_options
 

@@ -15,7 +15,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 from pydantic import BaseModel
 
-from turnwire.core.model_options import OPTION_NAMES, ModelOptions, NamedTool
+from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions, NamedTool
 
 _MODES = {
     "none": types.FunctionCallingConfigMode.NONE,

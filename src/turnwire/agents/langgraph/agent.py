@@ -47,8 +47,8 @@ from turnwire.core.log.emit import emit_state
 from turnwire.core.log.events import CustomEvent, Event, EventBase
 from turnwire.core.log.files import MODEL_FILE_TYPES
 from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.log.model_options import chosen_options
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import chosen_options
 from turnwire.tools.invocation import plain
 
 _MODES = ["messages", "updates", "custom"]
@@ -69,7 +69,7 @@ class LangGraphAgent:
     that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
     `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
     that the model can read. `takes_model_options` are the names of the model options that clients may send (see
-    `core.model_options`), by default none: allow those that the models of the graph have. `instructions` and
+    `core.log.model_options`), by default none: allow those that the models of the graph have. `instructions` and
     `response_format` cannot be given to a graph. `shared_state` names fields of the graph's state that clients see
     while they change (see `emit_state`), and that the client's own state sets when a turn begins.
     """

@@ -51,7 +51,7 @@ from turnwire.core.journal.turn_journal import (
 )
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ReasoningEvent, TokenEvent, Usage
-from turnwire.core.model_options import ModelOptions
+from turnwire.core.log.model_options import ModelOptions
 from turnwire.tools.invocation import plain
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from langchain_core.language_models import BaseChatModel
 
 from turnwire.core.errors import AgentError, ModelOptionNotTakenError
-from turnwire.core.model_options import ModelOptions, NamedTool
+from turnwire.core.log.model_options import ModelOptions, NamedTool
 
 POSSIBLE = ("temperature", "top_p", "max_tokens", "stop", "tool_choice")
 _FIELDS = ("temperature", "top_p", "max_tokens")

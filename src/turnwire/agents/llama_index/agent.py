@@ -22,8 +22,8 @@ from turnwire.agents.llama_index.tools import ClientRunTool
 from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.errors import AgentError
 from turnwire.core.log.files import load_turn_files, user_message
+from turnwire.core.log.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import SAFE_OPTIONS, chosen_options
 from turnwire.models.address import ModelAddress
 
 

@@ -32,8 +32,8 @@ from llama_index.core.tools import BaseTool
 
 from turnwire.core.log.events import AttachedFile, ReasoningEvent, UsageEvent
 from turnwire.core.log.files import LoadedFile, LoadedFiles
+from turnwire.core.log.model_options import ModelOptions
 from turnwire.core.log.turns import Message, ToolRequest
-from turnwire.core.model_options import ModelOptions
 from turnwire.models.contract import ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import read_arguments

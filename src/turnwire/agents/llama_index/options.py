@@ -9,7 +9,7 @@ from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 
 from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
-from turnwire.core.model_options import OPTION_NAMES, ModelOptions
+from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
 
 _FIELDS = ("temperature", "top_p", "max_tokens", "stop")
 

@@ -35,8 +35,8 @@ from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
 from turnwire.agents.sdk_agent import SdkAgent, SdkAgentOptions
 from turnwire.core.log.files import load_turn_files, user_message
+from turnwire.core.log.model_options import OPTION_NAMES
 from turnwire.core.log.turns import Message, Turn
-from turnwire.core.model_options import OPTION_NAMES
 from turnwire.models.address import ModelAddress
 
 _CLEAN_UP_SECONDS = 3.0

@@ -4,7 +4,7 @@ from typing import Any
 
 from agents import Agent, AgentOutputSchema, AgentOutputSchemaBase, ModelSettings
 
-from turnwire.core.model_options import ModelOptions, NamedTool
+from turnwire.core.log.model_options import ModelOptions, NamedTool
 from turnwire.models.chat_completions import chat_options
 from turnwire.models.responses import responses_options
 

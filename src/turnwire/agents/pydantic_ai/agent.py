@@ -23,7 +23,7 @@ from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.files import LoadedFiles, load_turn_files, user_message
 from turnwire.core.log.turns import Turn
-from turnwire.core.model_options import OPTION_NAMES, ModelOptions
+from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
 from turnwire.models.address import ModelAddress
 
 

@@ -36,7 +36,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.model_options import ModelOptions
+from turnwire.core.log.model_options import ModelOptions
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import elapsed_ms, loggable, plain, running_call, tool_error_text
 

@@ -7,7 +7,7 @@ from pydantic_ai import NativeOutput, PromptedOutput, StructuredDict
 from pydantic_ai import messages as sdk
 from pydantic_ai.settings import ModelSettings
 
-from turnwire.core.model_options import AnswerFormat, ModelOptions, NamedTool
+from turnwire.core.log.model_options import AnswerFormat, ModelOptions, NamedTool
 
 # Models of OpenAI's Responses API, which has no `stop`; the SDK drops it silently.
 _WITHOUT_STOP = ("openai:", "openai-responses:")

@@ -28,7 +28,7 @@ class Agent(Protocol):
     - `takes_client_tools = True`: the tools that the client runs are in `turn.options["client_tools"]`, and the agent
       offers them to its model. Without it, a message with tools is refused. `tool_names`, a collection, has the names
       that the client's tools must not have.
-    - `takes_model_options`: the names of the model options of `core.model_options` that clients may send, or True for
+    - `takes_model_options`: the names of the options in `core.log.model_options` that clients may send, or True for
       all. They are in `turn.options` and, typed, in `turn.model_options`; any other is refused. An agent without it
       gets all but `tool_choice` and `response_format`, and decides for itself. `output_schema` is the JSON schema of
       the value that the agent always answers with, as JSON; a client may then ask for that schema.

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import AttachedFile, CitationEvent, ErrorEvent, InputMode, Joined, Outcome, RunsOn, Usage
-from turnwire.core.model_options import ModelOptions
+from turnwire.core.log.model_options import ModelOptions
 
 Phase = Literal["queued", "running", "waiting", "ended"]
 """A waiting turn is suspended for a person, and no worker runs it."""

@@ -11,7 +11,7 @@ from turnwire.core.contracts.agents import attachment_types, takes_client_tools,
 from turnwire.core.errors import AttachmentsNotTakenError, ClientToolConflictError, ClientToolsNotTakenError
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.files import accepts, attached_files
-from turnwire.core.model_options import check_model_options
+from turnwire.core.log.model_options import check_model_options
 
 
 def check_message(name: str, agent: object, options: Mapping[str, Any]) -> None:

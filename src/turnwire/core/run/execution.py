@@ -54,11 +54,11 @@ from turnwire.core.log.events import (
 from turnwire.core.log.files import ATTACHED, TurnFiles, attached_files, encoded_attachments
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import earlier_messages, imported_history
+from turnwire.core.log.model_options import model_options
 from turnwire.core.log.scope import TurnScope, weak_callback
 from turnwire.core.log.state import OPENING_POSITION, TurnFold
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, WORKER_LOST, Message, Stop, Turn, TurnRecord
-from turnwire.core.model_options import model_options
 from turnwire.core.people.budget import Limits, UsageMeter
 from turnwire.core.run.acceptance import check_message
 from turnwire.core.run.inputs import JOINS, TurnInputs

@@ -18,11 +18,11 @@ from turnwire.core.journal.turn_journal import current_journal
 from turnwire.core.log.events import InputEvent, InputMode, Joined, MessageEvent
 from turnwire.core.log.files import ATTACHED
 from turnwire.core.log.history import PARAGRAPH
+from turnwire.core.log.model_options import model_options
 from turnwire.core.log.scope import current_turn
 from turnwire.core.log.state import OPENING_POSITION, TurnFold
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
-from turnwire.core.model_options import model_options
 
 JOINS = "joins"
 """The option of a queued turn whose message may enter another one; its value is an `InputMode`."""

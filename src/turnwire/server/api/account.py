@@ -11,7 +11,7 @@ from turnwire.core.contracts.agents import (
 )
 from turnwire.core.contracts.stores import Budget
 from turnwire.core.log.codec import time_text
-from turnwire.core.model_options import declared_options
+from turnwire.core.log.model_options import declared_options
 from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import LoginBody, PushEndpointBody, PushSubscriptionBody
