@@ -248,14 +248,14 @@ async def test_deleted_overdue_turn_does_not_stop_the_lease_loop(
     backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await backend.open(lease=2)
-    waiting = store.waiting
+    unfinished = store.unfinished
     gone = TurnRecord(id=new_id(), session_id="s", principal="ann", agent="careful", message="", waiting_until=1)
 
-    async def waiting_and_gone(until: int | None = None) -> list[TurnRecord]:
-        return [gone, *await waiting(until)]
+    async def unfinished_and_gone(*args: Any, **options: Any) -> list[TurnRecord]:
+        return [gone, *await unfinished(*args, **options)]
 
     async with open_desk(store, careful, approval_timeout=0.05, lease=2) as desk:
-        monkeypatch.setattr(store, "waiting", waiting_and_gone)
+        monkeypatch.setattr(store, "unfinished", unfinished_and_gone)
         assert "Denied: nobody decided" in await completed_answer(desk, await desk.start("c1"))
 
 

@@ -22,8 +22,8 @@ from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.files import LoadedFiles, load_turn_files, user_message
-from turnwire.core.log.turns import Turn
 from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
+from turnwire.core.log.turns import Turn
 from turnwire.models.address import ModelAddress
 
 
