@@ -142,7 +142,7 @@ class Turnwire:
         agent: Any = None,
         *,
         agents: Mapping[str, Any] | None = None,
-        store: assembly.StoreKind | Store = "sqlite",
+        store: str | Store = "sqlite",
         data: Path | str | None = None,
         settings: Settings | None = None,
         authenticate: Authenticate | None = None,

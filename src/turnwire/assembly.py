@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.loader import load_agent, load_tool
@@ -24,8 +24,6 @@ from turnwire.reporting.reports import Reports, turn_lines
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import Services, WireFactory
 from turnwire.settings import AgentSettings, McpServerSettings, Settings
-from turnwire.stores.memory import MemoryStore
-from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.schema import DATABASE_NAME
 from turnwire.tools import McpServer, Tool, Toolset
 
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from turnwire.stores.sqlite.transfer import SqliteExport
 
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-StoreKind = Literal["memory", "postgres", "sqlite"]
 
 
 def build_routes() -> list[AnyRoute]:
@@ -72,56 +69,36 @@ def build_plugin_services(services: Services) -> None:
             services.plugins[name] = plugin.load(plugin.service)(services)
 
 
-def build_store(kind: StoreKind, settings: Settings) -> Store:
+def build_store(kind: str, settings: Settings) -> Store:
     """Return the store of this kind. Raises StoreUnusableError."""
     keeps_outbox = settings.webhook_url is not None
-    common = _StoreOptions(
-        lease=settings.lease, keeps_outbox=keeps_outbox, notes_waits=keeps_outbox and settings.webhook_waiting
-    )
+    common: dict[str, Any] = {
+        "lease": settings.lease,
+        "keeps_outbox": keeps_outbox,
+        "notes_waits": keeps_outbox and settings.webhook_waiting,
+    }
     if settings.commit_interval is not None:
         common["commit_interval"] = settings.commit_interval
     common["seal_key"] = seal_key_of(settings)
-    if kind == "memory":
-        return MemoryStore(**common)
-    if kind == "postgres":
-        return _build_postgres(settings, common)
-    return SqliteStore(settings.data, **common)
+    plugins = {name: plugin for plugin in installed().values() for name in plugin.stores}
+    if kind not in plugins:
+        raise StoreUnusableError(kind, f"no such store is installed; there is {', '.join(plugins)}")
+    try:
+        build = plugins[kind].load(plugins[kind].stores[kind])
+    except ImportError as error:
+        raise StoreUnusableError(kind, str(error)) from error
+    return build(settings, **common)
 
 
 def seal_key_of(settings: Settings) -> bytes | None:
     return None if settings.seal_key is None else settings.seal_key.get_secret_value().encode()
 
 
-class _StoreOptions(TypedDict):
-    """The options that every store takes."""
-
-    lease: float
-    keeps_outbox: bool
-    notes_waits: bool
-    seal_key: NotRequired[bytes | None]
-    commit_interval: NotRequired[float]
-
-
-def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
-    if settings.database_url is None:
-        raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
-    try:
-        from turnwire.stores.postgres import PostgresStore
-    except ImportError as error:
-        raise _no_driver() from error
-    return PostgresStore(
-        settings.database_url.get_secret_value(),
-        connections=settings.database_connections,
-        hints=settings.database_hints,
-        **common,
-    )
-
-
 def _no_driver() -> StoreUnusableError:
     return StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'")
 
 
-def build_shared(store: StoreKind | Store, settings: Settings) -> "SharedDatabase | None":
+def build_shared(store: str | Store, settings: Settings) -> "SharedDatabase | None":
     """Return the database of documents, extensions and secrets, if the store is shared. Raises StoreUnusableError."""
     is_shared = store == "postgres" if isinstance(store, str) else store.is_shared
     if not is_shared or settings.database_url is None:

@@ -141,6 +141,10 @@ class Plugin:
     """The wires that a client chooses with `?wire=`, each a function of the query that returns a `Wire`."""
     socket_wires: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """The wires that only a socket carries, each a function of the turn's id."""
+    channel: str | None = None
+    """A package with a `manifest.yaml`: an extension that is a channel."""
+    stores: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
+    """Stores by the name that `Turnwire(store=...)` takes: functions of the settings and of what every store takes."""
     settings: Reference | None = None
     """A subclass of `turnwire.settings.PluginSettings`."""
     service: Reference | None = None

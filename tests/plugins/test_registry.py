@@ -23,8 +23,8 @@ FILES = sorted({*(ROOT / "src" / "turnwire").glob("**/plugin.py")} - {PYTEST})
 def references(plugin: Plugin) -> Iterator[Reference]:
     yield from (kind.adapter for kind in plugin.kinds)
     yield from (kind.hook for kind in plugin.kinds if kind.hook)
-    yield from (*plugin.routes, *plugin.wires.values(), *plugin.socket_wires.values())
-    yield from (part for part in (plugin.settings, plugin.service, plugin.commands) if part)
+    yield from (*plugin.routes, *plugin.wires.values(), *plugin.socket_wires.values(), *plugin.stores.values())
+    yield from (part for part in (plugin.settings, plugin.service, plugin.commands, plugin.checks, plugin.move) if part)
 
 
 def test_every_plugin_file_is_an_entry_point_of_its_package_name() -> None:

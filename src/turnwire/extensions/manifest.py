@@ -28,6 +28,7 @@ from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from turnwire.extensions.contract import PROTOCOLS
+from turnwire.plugins import installed
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -202,7 +203,7 @@ def discover(
     An extension that may not run hides no other one of its id.
     """
     chosen: dict[str, FoundExtension] = {}
-    for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):
+    for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_of_plugins()):
         winner = chosen.setdefault(found.id, found)
         if winner is not found and not may_run(winner) and may_run(found):
             chosen[found.id] = found
@@ -246,11 +247,13 @@ def _package_folder(point: EntryPoint) -> Path:
     return Path(paths[0])
 
 
-def _bundled() -> Iterable[FoundExtension]:
-    channels = Path(__file__).parents[1] / "channels"
-    for path in sorted(channels.iterdir()) if channels.is_dir() else ():
-        if (path / FILE_NAME).is_file():
-            yield _read(path.name, "bundled", f"turnwire.channels.{path.name}", path)
+def _of_plugins() -> Iterable[FoundExtension]:
+    for plugin in installed().values():
+        if plugin.channel is not None:
+            spec = find_spec(plugin.channel)
+            folder = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else Path()
+            source: Source = "bundled" if plugin.channel.startswith("turnwire.") else "pip"
+            yield _read(plugin.name, source, plugin.channel, folder)
 
 
 def _read(expected_id: str, source: Source, package: str, folder: Path) -> FoundExtension:

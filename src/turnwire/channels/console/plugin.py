@@ -6,4 +6,5 @@ plugin = Plugin(
     name="console",
     description="the terminal as a client and as a channel",
     commands="turnwire.channels.console.commands:add_commands",
+    channel="turnwire.channels.console",
 )

@@ -6,4 +6,5 @@ plugin = Plugin(
     name="telegram",
     description="a bot of Telegram",
     extra="turnwire[telegram]",
+    channel="turnwire.channels.telegram",
 )

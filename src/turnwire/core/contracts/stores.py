@@ -274,18 +274,13 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
-AnnotationKind = Literal[
-    "feedback", "share", "push_key", "push_subscription", "schedule", "schedule_run", "message_files", "a2a_push"
-]
-
-
 class Annotation(Struct, frozen=True, kw_only=True):
     """A value that is stored beside the logs: about a turn, a session or a principal. `kind` and `key` identify it.
 
     It is erased with its session and with its turn, if it names them.
     """
 
-    kind: AnnotationKind
+    kind: str
     key: str
     principal: str
     at: int
@@ -573,13 +568,13 @@ class AnnotationStore(Protocol):
         """
         ...
 
-    async def find_annotation(self, kind: AnnotationKind, key: str) -> Annotation | None:
+    async def find_annotation(self, kind: str, key: str) -> Annotation | None:
         """Return the annotation of any principal."""
         ...
 
     async def list_annotations(
         self,
-        kind: AnnotationKind,
+        kind: str,
         principal: str | None,
         *,
         session_id: str | None = None,
@@ -590,7 +585,7 @@ class AnnotationStore(Protocol):
         ...
 
     async def remove_annotations(
-        self, kind: AnnotationKind, principal: str, *, key: str | None = None, session_id: str | None = None
+        self, kind: str, principal: str, *, key: str | None = None, session_id: str | None = None
     ) -> int:
         """Erase the principal's annotations with this key or of this session, and return their number."""
         ...

@@ -5,6 +5,13 @@ statement that writes the events (`writer`), so a worker that has lost a turn ca
 the readers of this process what any process has committed. `schema` has the tables.
 """
 
-from turnwire.stores.postgres.store import PostgresStore
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.stores.postgres.store import PostgresStore
 
 __all__ = ["PostgresStore"]
+
+__getattr__ = lazy_exports(__name__, {"PostgresStore": "store"})

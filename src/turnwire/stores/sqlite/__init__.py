@@ -5,7 +5,14 @@ table (`writer`, `live_turn`); `maintenance` seals the log of an ended turn into
 tables, `disk` the lock and the ballast for a full disk.
 """
 
-from turnwire.stores.sqlite.store import SqliteStore
-from turnwire.stores.sqlite.transfer import SqliteArchive
+from typing import TYPE_CHECKING
+
+from turnwire.plugins import lazy_exports
+
+if TYPE_CHECKING:
+    from turnwire.stores.sqlite.store import SqliteStore
+    from turnwire.stores.sqlite.transfer import SqliteArchive
 
 __all__ = ["SqliteArchive", "SqliteStore"]
+
+__getattr__ = lazy_exports(__name__, {"SqliteArchive": "transfer", "SqliteStore": "store"})
