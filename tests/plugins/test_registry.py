@@ -92,3 +92,17 @@ async def test_service_without_methods_of_its_own_does_nothing() -> None:
     service: Any = Service()
     assert [await service.open(), await service.start(), await service.stop(), await service.close()] == [None] * 4
     assert service.agents() == {}
+
+
+def test_plugins_are_those_that_are_checked_and_documented() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (checked,) = (contract["modules"] for contract in contracts if contract["id"] == "plugins")
+    packages = {value.partition(".plugin:")[0] for group in GROUPS for value in DECLARED[group].values()}
+    stores = {package for package in packages if package.startswith("turnwire.stores.")}
+    assert set(checked) == packages - stores
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    for group in GROUPS:
+        for value in DECLARED[group].values():
+            plugin = load(value)
+            folder = f"src/{value.partition('.plugin:')[0].replace('.', '/')}/"
+            assert f"| `{plugin.name}` | `{group}` | {plugin.description} | `{folder}` |" in page
