@@ -32,7 +32,7 @@ _PATIENCE = 120.0
 _FAST = ("fsync=off", "full_page_writes=off")
 _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "autovacuum_naptime=600")
 TABLES = (
-    *("head", "checkpoint", "command", "reader", "turn", "event", "call", "sealed_log"),
+    *("head", "command", "reader", "turn", "event", "call", "sealed_log"),
     *("session", "worker", "spending", "outbox", "api_key", "annotation"),
     *("document", "document_root", "lease", "secret"),
 )

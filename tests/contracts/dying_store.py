@@ -67,7 +67,7 @@ class DyingStore(MemoryStore):
                 self.died.set()
 
         if request.events or request.entries or request.new_phase:
-            fields = {name: getattr(request, name) for name in ("ending", "suspension", "release", "entries")}
+            fields = {name: getattr(request, name) for name in ("ending", "waiting_until", "release", "entries")}
             super().append(AppendRequest(request.turn_id, request.epoch, request.events, settle, **fields))
         else:
             settle(0, None)

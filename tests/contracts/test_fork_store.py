@@ -1,4 +1,4 @@
-"""The contract of every store: a fork is accepted with its copied events, journal and checkpoint in one step."""
+"""The contract of every store: a fork is accepted with its copied events and journal in one step."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def forked(store: Store, source: TurnRecord, *, waits: bool = False, **det
         created_at=now_ms(),
     )
     first = log_event(SessionEvent(source.session_id, record.id, "echo", forked_from=source.id, forked_at=3), 1, 0)
-    fields = {"opening": [first, *copied[1:]], "entries": [ENTRY], "checkpoint": b"state", "forked_from": source.id}
+    fields = {"opening": [first, *copied[1:]], "entries": [ENTRY], "forked_from": source.id}
     return NewTurn(record=record, **{**fields, **details})  # type: ignore[arg-type]
 
 
@@ -52,9 +52,7 @@ def bodies(events: list[LoggedEvent]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
-async def test_fork_has_the_shared_events_the_journal_and_the_checkpoint(
-    backend: StoreBackend, store: Store, is_sealed: bool
-) -> None:
+async def test_fork_has_the_shared_events_and_the_journal(backend: StoreBackend, store: Store, is_sealed: bool) -> None:
     source = await ended(store)
     if is_sealed:
         await store.maintain(expire_before=0)
@@ -63,7 +61,6 @@ async def test_fork_has_the_shared_events_the_journal_and_the_checkpoint(
     assert bodies(await whole_log(store, record.id)) == bodies(list(new.opening))
     assert bodies(await whole_log(store, record.id))[1:] == bodies(await whole_log(store, source.id))[1:3]
     assert await store.journal(record.id) == [ENTRY]
-    assert await store.checkpoint(record.id) == b"state"
     assert (record.phase, record.last_position, record.parent_turn_id) == ("queued", 3, "")
     assert bodies(backend.committed(record.id)) == bodies(list(new.opening))
     assert backend.recorded(record.id) == [ENTRY]
@@ -75,7 +72,6 @@ async def test_fork_has_the_shared_events_the_journal_and_the_checkpoint(
     await store.maintain(expire_before=0)
     assert len(await whole_log(store, record.id)) == 5
     assert await store.journal(record.id) == [ENTRY]
-    assert await store.checkpoint(record.id) == b""
 
 
 async def test_fork_that_waits_for_a_person_is_not_claimed(backend: StoreBackend, store: Store) -> None:
@@ -89,7 +85,6 @@ async def test_fork_that_waits_for_a_person_is_not_claimed(backend: StoreBackend
     backend.crash()
     store = await backend.open()
     assert [turn.id for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))] == [record.id]
-    assert await store.checkpoint(record.id) == b"state"
 
 
 async def test_fork_of_a_turn_that_was_erased_or_has_expired_meanwhile_is_refused(store: Store) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, seized, started, whole_log, write
-from turnwire.core.contracts.stores import CallState, JournalEntry, Store, Suspension
+from turnwire.core.contracts.stores import CallState, JournalEntry, Store
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.ids import new_id
 from turnwire.core.log.events import ApprovalRequestEvent, TokenEvent, Usage
@@ -123,7 +123,7 @@ async def test_entries_are_committed_with_a_suspension_a_release_and_an_end(stor
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     log.record(entry("suspended"))
-    await log.suspend(Suspension(12_345, b""))
+    await log.suspend(12_345)
     log = TurnLog(store, record := await store.claim(record.id, "worker"), Limits())
     log.append(TokenEvent("x"))
     log.record(entry("released"))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, seized, start, started, write
-from turnwire.core.contracts.stores import Admission, Store, Suspension, UnfinishedFilter
+from turnwire.core.contracts.stores import Admission, Store, UnfinishedFilter
 from turnwire.core.errors import FencedError, SessionBusyError, TurnNotFoundError, TurnNotWaitingError
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import LoggedEvent
@@ -17,11 +17,11 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.budget import Limits
 
 
-async def suspended(store: Store, checkpoint: bytes = b"left", **details: Any) -> TurnRecord:
+async def suspended(store: Store, **details: Any) -> TurnRecord:
     record = await claimed(store, "asking", **details)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.suspend(Suspension(12_345, checkpoint))
+    await log.suspend(12_345)
     return await store.find_turn(record.principal, record.id)
 
 
@@ -30,7 +30,6 @@ async def test_suspended_turn_waits_without_a_worker(store: Store) -> None:
     assert (record.phase, record.worker, record.waiting_until, record.last_position) == ("waiting", None, 12_345, 3)
     assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == [record]
     assert await queued_turns(store) == []
-    assert await store.checkpoint(record.id) == b"left"
     assert await store.turn_state(record.id) is None
 
 
@@ -53,17 +52,16 @@ async def test_turn_is_waiting_when_its_request_is_published(backend: StoreBacke
     store.watch(record.id, note_phase)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.suspend(Suspension(1, b""))
+    await log.suspend(1)
     assert phases == ["waiting"]
 
 
 async def test_waiting_turn_survives_a_crash(backend: StoreBackend) -> None:
     store = await backend.open()
-    record = await suspended(store, b"\x00\xff whatever")
+    record = await suspended(store)
     backend.crash()
     store = await backend.open()
     assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == [record]
-    assert await store.checkpoint(record.id) == b"\x00\xff whatever"
     await store.renew("alive")
     assert await store.take_over("alive") == []
 
@@ -96,18 +94,15 @@ async def test_waiting_turn_that_is_claimed_runs_and_can_end(store: Store) -> No
     running = await store.claim(record.id, "worker")
     assert (running.phase, running.worker, running.started_at) == ("running", "worker", record.started_at)
     assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == []
-    assert await store.checkpoint(record.id) == b"left"
     await write(store, running, end="completed")
-    # A checkpoint may hold anything, so it is deleted when the turn has ended.
-    assert await store.checkpoint(record.id) == b""
+    assert (await store.find_turn(record.principal, record.id)).outcome == "completed"
 
 
-async def test_turn_suspended_again_has_the_new_checkpoint(store: Store) -> None:
+async def test_turn_suspended_again_waits_until_the_new_time(store: Store) -> None:
     record = await store.claim((await suspended(store)).id, "worker")
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c2", "send", {}))
-    await log.suspend(Suspension(99, b"new"))
-    assert await store.checkpoint(record.id) == b"new"
+    await log.suspend(99)
     assert [turn.waiting_until for turn in await store.unfinished(where=UnfinishedFilter(phase="waiting"))] == [99]
 
 
@@ -117,7 +112,7 @@ async def test_fenced_writer_cannot_suspend_the_turn(store: Store) -> None:
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     with pytest.raises(FencedError):
-        await log.suspend(Suspension(1, b""))
+        await log.suspend(1)
     assert await store.unfinished(where=UnfinishedFilter(phase="waiting")) == []
 
 

@@ -20,7 +20,7 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
-from turnwire.core.contracts.stores import RUNNABLE, Admission, Command, Store, Suspension, UnfinishedFilter
+from turnwire.core.contracts.stores import RUNNABLE, Admission, Command, Store, UnfinishedFilter
 from turnwire.core.errors import FencedError, LogRewoundError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.log.events import StatusEvent, TokenEvent
 from turnwire.core.log.turn_log import TurnLog
@@ -117,7 +117,7 @@ async def test_suspended_turn_blocks_later_turns_of_its_session(alive: Store) ->
     await started(alive, session_id=session_id)
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.suspend(Suspension(2**50, b"where I was"))
+    await log.suspend(2**50)
     assert await alive.claim_next("two", 10) == []
     assert [turn.id for turn in await alive.unfinished(where=UnfinishedFilter(phase="waiting"))] == [record.id]
     assert await alive.unfinished(where=UnfinishedFilter(phase="waiting", overdue_at=2**50 - 1)) == []
@@ -164,11 +164,10 @@ async def test_held_turn_is_released_with_its_last_event(alive: Store) -> None:
     record = await claimed(alive, "one")
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.suspend(Suspension(2**50, b"where I was"))
+    await log.suspend(2**50)
     await released(alive, await alive.hold(record.id, "two"))
     (taken,) = await alive.claim_next("two", 10)
     assert taken.id == record.id
-    assert await alive.checkpoint(record.id) == b"where I was"
 
 
 async def test_workers_are_listed_with_their_running_turns(alive: Store) -> None:

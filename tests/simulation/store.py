@@ -206,7 +206,7 @@ class ProcessStore:
                 if len(results) == len(requests):
                     reply()
 
-            fields = {name: getattr(request, name) for name in ("ending", "suspension", "release", "entries")}
+            fields = {name: getattr(request, name) for name in ("ending", "waiting_until", "release", "entries")}
             copied = AppendRequest(request.turn_id, request.epoch, request.events, settle, **fields)
             database.engine.append(copied)
 

@@ -30,7 +30,7 @@ from tests.contracts.turns import (
 )
 from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
-from turnwire.core.contracts.stores import AppendRequest, Suspension
+from turnwire.core.contracts.stores import AppendRequest
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.log.codec import log_event
 from turnwire.core.log.events import TokenEvent
@@ -731,7 +731,7 @@ async def test_row_19_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteSto
     waiting = await claimed(store)
     log = TurnLog(store, waiting, Limits())
     log.append(TokenEvent("may I?"))
-    await log.suspend(Suspension(FAR_FUTURE, b""))
+    await log.suspend(FAR_FUTURE)
     others = [await ended(store, TokenEvent("x" * 100)) for _ in range(20)]
     running = await claimed(store)
     logs = [await whole_log(store, turn.id) for turn in (waiting, *others, running)]

@@ -14,7 +14,6 @@ from turnwire.core.contracts.stores import (
     Command,
     JournalEntry,
     Store,
-    Suspension,
     UnfinishedFilter,
 )
 from turnwire.core.errors import StoreError, StoreUnusableError
@@ -51,7 +50,7 @@ async def fill(store: Store) -> list[TurnRecord]:
     waiting = await claimed(store, "asking", options={"attachments": [{"name": "a.txt"}], "depth": 3})
     log = TurnLog(store, waiting, Limits())
     log.append(StatusEvent("may I?"))
-    await log.suspend(Suspension(2**50, b"where I was"))
+    await log.suspend(2**50)
     held = await store.hold(waiting.id, "deciding")
     await append(store, waiting.id, held.epoch, 4, StatusEvent("thinking about it"))
     queued = await started(store, session_id=session.id, message="next", disconnect_grace=2.5)
@@ -74,7 +73,6 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
             record,
             [(logged.position, logged.epoch, logged.at, logged.body) for logged in log],
             await store.turn_state(turn.id),
-            await store.checkpoint(turn.id),
             await store.history(turn.id, 10),
             await store.journal(turn.id),
         )

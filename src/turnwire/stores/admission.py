@@ -82,9 +82,6 @@ async def accept_turn(
     if new.entries:
         query = "INSERT INTO turnwire.call (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, to_entry_lines(new.entries))
-    if new.checkpoint is not None:
-        query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"
-        await connection.execute(query, record.id, new.checkpoint)
     superseded: list[TurnRecord] = []
     if admission.on_busy == "interrupt" and in_session:
         superseded = await _supersede(connection, database, record)

@@ -30,7 +30,6 @@ class MovingTurn(Struct, frozen=True, kw_only=True):
     calls: bytes
     seal: bytes | None
     state: bytes | None
-    checkpoint: bytes | None
     command: Command | None
     digests: Sequence[str] = ()
 

@@ -27,9 +27,8 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     """A turn to be accepted. `fingerprint` tells a repeated request from a different one with the same key.
 
     With `session`, the turn begins a new session, which is created in the same step. For a fork, `forked_from` is the
-    turn that it copies, `entries` its journal, and `checkpoint` that of its last suspension. A turn whose `record` is
-    waiting is accepted as waiting. `digests` are those of all files that the turn needs; `blobs` are the files that the
-    client has sent with the request.
+    turn that it copies, and `entries` its journal. A turn whose `record` is waiting is accepted as waiting. `digests`
+    are those of all files that the turn needs; `blobs` are the files that the client has sent with the request.
     """
 
     record: TurnRecord
@@ -39,7 +38,6 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     blobs: Sequence[Blob] = ()
     digests: Collection[str] = ()
     entries: Sequence["JournalEntry"] = ()
-    checkpoint: bytes | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
 
@@ -92,13 +90,6 @@ class Accepted(Struct, frozen=True):
 
     record: TurnRecord
     created: bool
-
-
-class Suspension(Struct, frozen=True):
-    """A wait for a person that expires at `until` (ms); the agent continues from `checkpoint`."""
-
-    until: int
-    checkpoint: bytes = b""
 
 
 class Command(Struct, frozen=True):
@@ -198,8 +189,9 @@ class AppendRequest(Struct, eq=False):
     It is the buffer between a writer and the store: the writer may add to it until the store sets `is_taken`, which it
     does when it begins the commit. From then on nobody changes the request. There may be entries without events.
 
-    At most one of these is set: `ending` closes the turn, and the last event is `done`; `suspension` makes the turn
-    wait for a person, without a lease; `release` puts it back into the queue for any worker.
+    At most one of these is set: `ending` closes the turn, and the last event is `done`; `waiting_until` (ms)
+    makes the turn wait for a person or its client until then, without a lease; `release` puts it back into the queue
+    for any worker.
     """
 
     turn_id: str
@@ -207,7 +199,7 @@ class AppendRequest(Struct, eq=False):
     events: list[LoggedEvent]
     settle: Settle
     ending: TurnState | None = None
-    suspension: Suspension | None = None
+    waiting_until: int | None = None
     release: bool = False
     is_taken: bool = False
     entries: Sequence[JournalEntry] = ()
@@ -227,7 +219,7 @@ class AppendRequest(Struct, eq=False):
         """Return the phase that the turn changes to, or None if it stays in its phase."""
         if self.ending is not None:
             return "ended"
-        if self.suspension is not None:
+        if self.waiting_until is not None:
             return "waiting"
         return "queued" if self.release else None
 
@@ -459,10 +451,6 @@ class ClaimStore(Protocol):
 
         Raises TurnNotWaitingError, TurnNotFoundError.
         """
-        ...
-
-    async def checkpoint(self, turn_id: str) -> bytes:
-        """Return the checkpoint of the turn's last suspension; empty if it had none, or the turn has ended."""
         ...
 
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:

@@ -12,7 +12,7 @@ from time import time_ns
 from msgspec import Struct
 
 from turnwire.core import metrics
-from turnwire.core.contracts.stores import AppendRequest, JournalEntry, LogStore, Refusal, Suspension
+from turnwire.core.contracts.stores import AppendRequest, JournalEntry, LogStore, Refusal
 from turnwire.core.errors import EventTooLargeError, FencedError, LogRewoundError, TooManyEventsError, TurnEndedError
 from turnwire.core.log.codec import LoggedEvent, ascii_json, encode_token, json_string, log_event
 from turnwire.core.log.events import (
@@ -285,11 +285,11 @@ class TurnLog:
         if self._failure is not None:
             raise self._failure
 
-    async def suspend(self, suspension: Suspension) -> None:
-        """Commit the last events, and suspend the turn in the same step. Raises StoreError."""
+    async def suspend(self, until: int) -> None:
+        """Commit the last events, and let the turn wait until then (ms) in the same step. Raises StoreError."""
         self._report_pauses()
         if self._failure is None:
-            self._open_request().suspension = suspension
+            self._open_request().waiting_until = until
         await self.flush()
 
     async def release(self) -> None:

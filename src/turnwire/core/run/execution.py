@@ -19,7 +19,7 @@ from turnwire.core.contracts.agents import (
     repeats,
     resumes,
 )
-from turnwire.core.contracts.stores import Refusal, Store, Suspension
+from turnwire.core.contracts.stores import Refusal, Store
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
@@ -436,11 +436,11 @@ class Execution:
         for entry in self._journal.waiting_calls:
             log.record(replace(entry, position=log.position))
         log.close()  # For an agent that was left behind.
-        await log.suspend(self._suspension())
+        await log.suspend(self._waiting_until())
         return "waiting"
 
-    def _suspension(self) -> Suspension:
-        return Suspension(self._services.limits.waits_until(now_ms()))
+    def _waiting_until(self) -> int:
+        return self._services.limits.waits_until(now_ms())
 
     # The agent's input
 
@@ -681,7 +681,7 @@ class Execution:
         # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
         log.close()
         waits = recovery.phase == "waiting"
-        await (log.suspend(self._suspension()) if waits else log.release())
+        await (log.suspend(self._waiting_until()) if waits else log.release())
         return recovery.phase
 
 

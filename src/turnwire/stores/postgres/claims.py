@@ -120,10 +120,6 @@ class PostgresClaims(PostgresParts):
 
         return await self.connections.run(call)
 
-    async def checkpoint(self, turn_id: str) -> bytes:
-        query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
-        return await self.connections.fetchval(query, turn_id) or b""
-
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         query = f"""
             INSERT INTO turnwire.worker (id, name, started_at, lease_until, draining)

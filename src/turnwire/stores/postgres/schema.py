@@ -106,10 +106,6 @@ TABLES = """
     CREATE INDEX head_queued ON turnwire.head (number) WHERE phase = 'queued';
 
     -- What belongs to a turn that has not ended goes with its head.
-    CREATE TABLE turnwire.checkpoint (
-        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.head ON DELETE CASCADE,
-        body bytea NOT NULL
-    );
     CREATE TABLE turnwire.command (
         turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.head ON DELETE CASCADE,
         kind text NOT NULL,

@@ -249,9 +249,6 @@ async def _take_unfinished(
     if turn.calls:
         query = "INSERT INTO turnwire.call (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, turn.calls)
-    if turn.checkpoint is not None:
-        query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"
-        await connection.execute(query, record.id, turn.checkpoint)
     if turn.command is not None:
         query = "INSERT INTO turnwire.command (turn_id, kind, reason) VALUES ($1, $2, $3)"
         await connection.execute(query, record.id, turn.command.kind, turn.command.reason)

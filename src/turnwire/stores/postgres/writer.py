@@ -75,17 +75,16 @@ PLAIN = f"""
 CHANGING = f"""
     WITH i AS (
         SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::int[], $5::bytea[], $6::text[], $7::bigint[],
-            $8::bytea[], $9::bigint[], $10::text[], $11::text[], $12::bytea[], $13::bigint[])
+            $8::bigint[], $9::text[], $10::text[], $11::bytea[], $12::bigint[])
         AS i (id, epoch, first_position, last_position, body, change, until,
-            checkpoint, ended_at, outcome, folded_answer, state, tokens)
+            ended_at, outcome, folded_answer, state, tokens)
     ), moved AS (
         UPDATE turnwire.head SET last_position = i.last_position,
             phase = coalesce(i.change, head.phase),
             worker = CASE WHEN i.change IS NULL THEN head.worker END,
             waiting_until = coalesce(i.until, head.waiting_until)
         FROM i WHERE i.change IS DISTINCT FROM 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
-        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint,
-            i.change
+        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.change
     ), ended AS (
         DELETE FROM turnwire.head USING i
         WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {ENDABLE}
@@ -96,10 +95,6 @@ CHANGING = f"""
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
         SELECT day, number, last_position, first_position, epoch, body FROM moved WHERE body IS NOT NULL
         UNION ALL SELECT day, number, last_position, first_position, epoch, body FROM ended
-    ), parked AS (
-        INSERT INTO turnwire.checkpoint (turn_id, body)
-        SELECT id, checkpoint FROM moved WHERE checkpoint IS NOT NULL
-        ON CONFLICT (turn_id) DO UPDATE SET body = excluded.body
     ), closed AS (
         UPDATE turnwire.turn SET outcome = ended.outcome, ended_at = ended.ended_at, epoch = ended.epoch,
             last_position = ended.last_position, folded_answer = ended.folded_answer, state = ended.state,
@@ -111,8 +106,8 @@ CHANGING = f"""
         SELECT principal, ended_at / 86400000, sum(tokens) FROM ended WHERE tokens > 0 GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT (principal, day) DO UPDATE SET tokens = spending.tokens + excluded.tokens
     ), noted AS (
-        INSERT INTO turnwire.outbox (turn_id, due_at, attempts) SELECT ended.id, 0, 0 FROM ended WHERE $14::boolean
-        UNION ALL SELECT moved.id, 0, 0 FROM moved WHERE $15::boolean AND moved.change = 'waiting'
+        INSERT INTO turnwire.outbox (turn_id, due_at, attempts) SELECT ended.id, 0, 0 FROM ended WHERE $13::boolean
+        UNION ALL SELECT moved.id, 0, 0 FROM moved WHERE $14::boolean AND moved.change = 'waiting'
         ON CONFLICT (turn_id) DO UPDATE SET due_at = excluded.due_at, attempts = excluded.attempts
     )
     SELECT id FROM moved UNION ALL SELECT id FROM ended
@@ -162,8 +157,7 @@ def _changes(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
     endings = [(append.ending, append.events[-1].at if append.events else 0) for append in group]
     return (
         [append.new_phase for append in group],
-        [append.suspension.until if append.suspension else None for append in group],
-        [append.suspension.checkpoint if append.suspension else None for append in group],
+        [append.waiting_until for append in group],
         [at if state else None for state, at in endings],
         [state.outcome if state else None for state, _ in endings],
         [folded(state.text) if state else None for state, _ in endings],

@@ -87,10 +87,6 @@ class SqliteClaims(SqliteParts):
         await self._writer.write(lambda connection: connection.execute(query, (epoch, live.number)))
         return live.current()
 
-    async def checkpoint(self, turn_id: str) -> bytes:
-        query = "SELECT body FROM checkpoint WHERE turn_id = $1"
-        return await self._database.read(lambda connection: connection.fetchval(query, turn_id)) or b""
-
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         self._turns.leases.renew(worker, name, draining)
 

@@ -90,12 +90,6 @@ TABLES = """
         seal BLOB NOT NULL
     );
 
-    -- The state of the agent of a waiting turn.
-    CREATE TABLE checkpoint (
-        turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
-        body BLOB NOT NULL
-    );
-
     -- Commands to turns that have not ended.
     CREATE TABLE command (
         turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,

@@ -270,7 +270,6 @@ class SqliteExport:
             calls = b"\n".join(
                 row[0] for row in await self._fetch("SELECT body FROM call WHERE turn = $1 ORDER BY id", number)
             )
-        checkpoints = await self._fetch("SELECT body FROM checkpoint WHERE turn_id = $1", record.id)
         commands = await self._fetch("SELECT reason, kind FROM command WHERE turn_id = $1", record.id)
         return MovingTurn(
             record=record,
@@ -280,7 +279,6 @@ class SqliteExport:
             calls=calls,
             seal=evidence,
             state=row["state"],
-            checkpoint=checkpoints[0][0] if checkpoints else None,
             command=Command(record.id, *commands[0]) if commands and record.phase != "ended" else None,
             digests=[row[0] for row in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", record.id)],
         )

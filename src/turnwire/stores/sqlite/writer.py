@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core import metrics
-from turnwire.core.contracts.stores import AppendRequest, Suspension
+from turnwire.core.contracts.stores import AppendRequest
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.core.people.budget import day_of, tokens_in
@@ -54,7 +54,7 @@ class SqliteAppend(Struct, eq=False):
     @property
     def writes_only_events(self) -> bool:
         request = self.request
-        return not (self.claim or request.entries or request.ending or request.suspension or request.release)
+        return not (self.claim or request.entries or request.new_phase)
 
 
 class SqliteCall:
@@ -247,8 +247,8 @@ class SqliteWriter:
                         calls.append((work.turn.number, to_entry_lines(request.entries)))
                     if request.ending is not None:
                         _write_ending(connection, work, request.ending, self._keeps_outbox)
-                    elif request.suspension is not None:
-                        _write_suspension(connection, work.turn, request.suspension)
+                    elif request.waiting_until is not None:
+                        _write_wait(connection, work.turn, request.waiting_until)
                         if self._notes_waits:
                             _write_notice(connection, work.turn.record.id)
                     elif request.release:
@@ -302,8 +302,8 @@ class SqliteWriter:
                 options=without_attachments(live.record.options),
             )
             self._turns.leases.forget_readers(live.record.id)
-        elif request.suspension is not None:
-            live.record = replace(live.record, phase=phase, worker=None, waiting_until=request.suspension.until)
+        elif request.waiting_until is not None:
+            live.record = replace(live.record, phase=phase, worker=None, waiting_until=request.waiting_until)
         elif phase is not None:
             live.record = replace(live.record, phase=phase, worker=None)
         if events:
@@ -374,8 +374,6 @@ def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: T
         write_state(connection, number, state)
     if keeps_outbox:
         _write_notice(connection, record.id)
-    if record.waiting_until is not None:
-        connection.execute("DELETE FROM checkpoint WHERE turn_id = ?", (record.id,))
     connection.execute("DELETE FROM command WHERE turn_id = ?", (record.id,))
     if tokens := tokens_in(state.usage):
         connection.execute(
@@ -398,11 +396,9 @@ def claim_values(record: TurnRecord, number: int) -> tuple[str | None, int, int 
     return record.worker, record.epoch, record.started_at, number
 
 
-def _write_suspension(connection: sqlite3.Connection, live: LiveTurn, suspension: Suspension) -> None:
+def _write_wait(connection: sqlite3.Connection, live: LiveTurn, until: int) -> None:
     query = "UPDATE turn SET phase = 'waiting', worker = NULL, waiting_until = ? WHERE number = ?"
-    connection.execute(query, (suspension.until, live.number))
-    query = "INSERT OR REPLACE INTO checkpoint (turn_id, body) VALUES (?, ?)"
-    connection.execute(query, (live.record.id, suspension.checkpoint))
+    connection.execute(query, (until, live.number))
 
 
 def _write_release(connection: sqlite3.Connection, live: LiveTurn) -> None:
