@@ -18,7 +18,7 @@ async def send_letter(to: str, text: str) -> str:
     return f"Sent to {to}"
 
 
-# In memory, so that this runs as it is. One that writes to a disk knows what was asked after a restart, too.
+# In memory, so that this runs as it is. One that writes to a disk keeps its threads after a restart.
 saver = InMemorySaver()
 model = ChatOpenAI(model="gpt-5-mini", stream_usage=True)
 graph = create_agent(model, langchain_tools([weather, send_letter]), checkpointer=saver)

@@ -323,7 +323,7 @@ class Turnwire:
         return self._lifecycle.is_open
 
     async def close(self) -> None:
-        """Close everything, also what comes after something that fails. Raises what the last of these raises."""
+        """Close all parts, even if one fails to close. Raises the last failure."""
         if self.is_open:
             self.drain()
             await self._closing.pop_all().aclose()

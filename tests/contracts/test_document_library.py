@@ -274,7 +274,7 @@ def corpus() -> list[NewDocument]:
 
 @pytest.mark.parametrize("query", ["oolong", "tea ship", "Don't boil", "oolong star black", "茶"])
 @pytest.mark.parametrize("reader", ["anna", None, "carl"])
-def test_row_20_scores_and_weights_ignore_documents_of_others(
+def test_scores_and_weights_ignore_documents_of_others(
     library: DocumentLibrary, query: str, reader: str | None
 ) -> None:
     library.put(corpus())

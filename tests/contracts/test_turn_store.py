@@ -711,9 +711,7 @@ async def test_sealed_log_reads_the_same(store: Store) -> None:
     assert await store.find_turn("ann", record.id) == found
 
 
-async def test_row_8_sealed_log_is_unsealed_once_for_all_of_its_pages(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sealed_log_is_unsealed_once_for_all_of_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     record = await ended(store, *[TokenEvent(f"{number}") for number in range(300)])
     log = await whole_log(store, record.id)
     await store.maintain(expire_before=0)
@@ -848,7 +846,7 @@ async def test_reader_after_the_last_event_of_a_large_commit_gets_the_events_tha
         await check_short_page(store, record.id, after, 3_602)
 
 
-async def test_row_12_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(store: Store) -> None:
+async def test_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(store: Store) -> None:
     record = await claimed(store)
     large, huge = "x" * 200_000, "y" * 3_000_000
     position = record.last_position

@@ -385,7 +385,7 @@ async def test_abandoned_turn_is_not_written_to(store: Store) -> None:
 
 
 @pytest.mark.parametrize("piece", ["a word ", "\u8336"])
-async def test_row_17_response_over_the_size_limit_ends_the_turn(store: Store, piece: str) -> None:
+async def test_response_over_the_size_limit_ends_the_turn(store: Store, piece: str) -> None:
     async def talkative(turn: Turn) -> AgentEvents:
         for _ in range(100_000):
             yield piece
@@ -398,7 +398,7 @@ async def test_row_17_response_over_the_size_limit_ends_the_turn(store: Store, p
         assert 4_000 < len(encode_event(ResponseEvent(text))[1]) <= 5_200
 
 
-async def test_row_17_response_with_many_citations_is_measured(store: Store) -> None:
+async def test_response_with_many_citations_is_measured(store: Store) -> None:
     async def agent(turn: Turn) -> AgentEvents:
         yield "short"
         yield ResponseEvent("", citations=tuple(CitationEvent(n, "d", title="t" * 100) for n in range(100)))

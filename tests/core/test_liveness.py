@@ -51,7 +51,7 @@ async def idle(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_row_1_end_is_tried_until_it_is_written(faulty: FaultyStore, fault: Fault) -> None:
+async def test_end_is_tried_until_it_is_written(faulty: FaultyStore, fault: Fault) -> None:
     async with open_desk(cast(Store, faulty), held) as desk:
         turn, gate = await start_held_turn(desk, None)
         following = await desk.start("gate of the next", session_id=turn.session_id)
@@ -69,7 +69,7 @@ async def test_row_1_end_is_tried_until_it_is_written(faulty: FaultyStore, fault
         await idle(desk)
 
 
-async def test_row_1_end_that_loses_nothing_keeps_its_outcome(faulty: FaultyStore) -> None:
+async def test_end_that_loses_nothing_keeps_its_outcome(faulty: FaultyStore) -> None:
     gate = Gate()
 
     async def tidy(turn: Turn) -> AgentEvents:
@@ -86,7 +86,7 @@ async def test_row_1_end_that_loses_nothing_keeps_its_outcome(faulty: FaultyStor
         assert await completed_answer(desk, turn) == "everything"
 
 
-async def test_row_1_end_of_a_cancelled_turn_stays_a_cancel(faulty: FaultyStore) -> None:
+async def test_end_of_a_cancelled_turn_stays_a_cancel(faulty: FaultyStore) -> None:
     async with open_desk(cast(Store, faulty), held) as desk:
         turn, gate = await start_held_turn(desk, None)
         await gate.reached()
@@ -99,7 +99,7 @@ async def test_row_1_end_of_a_cancelled_turn_stays_a_cancel(faulty: FaultyStore)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_row_4_claim_with_a_lost_answer_is_run(faulty: FaultyStore, fault: Fault) -> None:
+async def test_claim_with_a_lost_answer_is_run(faulty: FaultyStore, fault: Fault) -> None:
     async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
         faulty.inject(claim_next=fault)
         turn = await desk.start()
@@ -109,7 +109,7 @@ async def test_row_4_claim_with_a_lost_answer_is_run(faulty: FaultyStore, fault:
         assert event_types(await desk.events(turn)) == ["session", "message", "token", "response", "done"]
 
 
-async def test_row_4_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty: FaultyStore) -> None:
+async def test_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty: FaultyStore) -> None:
     """A turn that has written under this claim must not begin again."""
     async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
         faulty.inject(claimed="fail")

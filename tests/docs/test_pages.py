@@ -89,5 +89,5 @@ def test_tests_that_the_research_pages_name_exist() -> None:
 
 
 def test_every_numbered_finding_has_a_test() -> None:
-    rows = re.findall(r"^\| (\d+) \|.*`test_row_(\d+)_", (RESEARCH / "faults.md").read_text(), re.MULTILINE)
-    assert [number for number, _ in rows] == [test for _, test in rows] == [str(number) for number in range(1, 24)]
+    rows = re.findall(r"^\| (\d+) \|.*`test_\w+`", (RESEARCH / "faults.md").read_text(), re.MULTILINE)
+    assert rows == [str(number) for number in range(1, 24)]

@@ -93,7 +93,7 @@ async def test_entry_point_without_a_package_is_reported(
         assert message in kernel["weather"].message
 
 
-async def test_row_22_only_extensions_that_are_named_run(
+async def test_only_extensions_that_are_named_run(
     site_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code of the user's folder and of packages is found and not run; that of a given folder runs."""

@@ -615,7 +615,7 @@ async def test_full_disk_refuses_waiting_appends_but_takes_endings(
     store._writer.is_full = False
 
 
-async def test_row_2_full_disk_ends_all_running_turns_whatever_their_size(
+async def test_full_disk_ends_all_running_turns_whatever_their_size(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reserve has room for the ends of all turns, and the states are written when there is room again."""
@@ -656,7 +656,7 @@ async def test_row_2_full_disk_ends_all_running_turns_whatever_their_size(
     assert len(answer) == 300_000
 
 
-async def test_row_2_ballast_grows_with_the_number_of_running_turns(tmp_path: Path) -> None:
+async def test_ballast_grows_with_the_number_of_running_turns(tmp_path: Path) -> None:
     ballast = Ballast(tmp_path)
     assert ballast.covers(500)
     assert not ballast.covers(1_000)
@@ -665,7 +665,7 @@ async def test_row_2_ballast_grows_with_the_number_of_running_turns(tmp_path: Pa
     assert (tmp_path / BALLAST_NAME).stat().st_size == 2 * BALLAST_BYTES
 
 
-async def test_row_1_turn_that_ends_while_the_database_is_locked_ends_after_it(store: SqliteStore) -> None:
+async def test_turn_that_ends_while_the_database_is_locked_ends_after_it(store: SqliteStore) -> None:
     gate = Gate()
 
     async def agent(turn: Turn) -> AsyncIterator[str]:
@@ -705,9 +705,7 @@ async def test_claim_that_could_not_be_written_is_written_with_the_next_append(
     assert row == ("running", "worker", claim.epoch)
 
 
-async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+async def test_deletion_beside_an_open_reader_does_not_hold_up_commits(store: SqliteStore, tmp_path: Path) -> None:
     """Deleted events leave the write-ahead log after the reader has gone."""
     record = await ended(store, TokenEvent("a-secret-word"))
     other = await claimed(store)
@@ -727,7 +725,7 @@ async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
     assert b"a-secret-word" not in (tmp_path / DATABASE_NAME).read_bytes()
 
 
-async def test_row_19_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteStore, tmp_path: Path) -> None:
+async def test_waiting_turn_keeps_no_rows_of_other_turns(store: SqliteStore, tmp_path: Path) -> None:
     waiting = await claimed(store)
     log = TurnLog(store, waiting, Limits())
     log.append(TokenEvent("may I?"))

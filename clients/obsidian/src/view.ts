@@ -264,7 +264,7 @@ export class ChatView extends ItemView {
 
 const POLLING_NOTICE =
   "Obsidian cannot stream from this server, so answers come in larger pieces. Start the server with --vault, or with " +
-  "TURNWIRE_ALLOW_OBSIDIAN=true; a phone may also need HTTPS.";
+  "TURNWIRE_DOCUMENTS_ALLOW_OBSIDIAN=true; a phone may also need HTTPS.";
 
 function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);

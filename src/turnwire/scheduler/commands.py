@@ -112,7 +112,7 @@ def _milliseconds(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except ValueError:
-        fail(f"--at: {text!r} is no time; an example is 2027-01-31T09:00")
+        fail(f"--at: {text!r} is not a date and time; write it like 2027-01-31T09:00")
 
 
 def _times(schedule: dict[str, Any]) -> str:

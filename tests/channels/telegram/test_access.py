@@ -21,7 +21,7 @@ async def says(world: World, text: str, sender_id: int = ADA, answers: int = 1) 
     await world.delivered()
 
 
-async def test_weak_point_9_first_stranger_does_not_become_the_owner(world: World) -> None:
+async def test_first_stranger_does_not_become_the_owner(world: World) -> None:
     await world.start(allowed_users=[])
     assert (await world.health())[0] == "unconfigured"
     await says(world, "/start", STRANGER)

@@ -48,7 +48,7 @@ async def test_a_message_is_answered_in_one_message_without_leftovers(world: Wor
     assert len(world.api.made("sendMessage")) == 1
 
 
-async def test_600_tokens_at_60_a_second_break_no_limit_and_arrive_whole(world: World) -> None:
+async def test_fast_tokens_break_no_limit_and_arrive_whole(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start()
     began = world.clock.now()
@@ -64,7 +64,7 @@ async def test_600_tokens_at_60_a_second_break_no_limit_and_arrive_whole(world: 
     assert sum(world.kernel.spent) < 0.05 * lasted
 
 
-async def test_weak_point_1_a_channel_that_is_flooded_does_not_stall_the_agent(world: World) -> None:
+async def test_channel_that_is_flooded_does_not_stall_the_agent(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start()
     world.api.says(ADA, "hello")
@@ -77,7 +77,7 @@ async def test_weak_point_1_a_channel_that_is_flooded_does_not_stall_the_agent(w
     assert joined(world) == TEXT
 
 
-async def test_weak_point_2_a_flood_wait_of_30_s_is_kept_and_nothing_is_sent_meanwhile(world: World) -> None:
+async def test_flood_wait_of_30_s_is_kept_and_nothing_is_sent_meanwhile(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start()
     world.api.says(ADA, "hello")
@@ -92,7 +92,7 @@ async def test_weak_point_2_a_flood_wait_of_30_s_is_kept_and_nothing_is_sent_mea
     assert joined(world) == TEXT
 
 
-async def test_weak_point_2_edits_become_rarer_after_a_flood_wait(world: World) -> None:
+async def test_edits_become_rarer_after_a_flood_wait(world: World) -> None:
     gate = Gated(*(f"This is sentence number {number}. " for number in range(20)))
     world.agent = gate
     await world.start()
@@ -113,7 +113,7 @@ async def test_weak_point_2_edits_become_rarer_after_a_flood_wait(world: World) 
     await world.delivered()
 
 
-async def test_weak_point_3_the_final_answer_arrives_after_a_flood_wait(world: World) -> None:
+async def test_final_answer_arrives_after_a_flood_wait(world: World) -> None:
     gate = Gated("The beginning of an answer that is long enough. ", "And its end.")
     world.agent = gate
     await world.start()
@@ -128,9 +128,7 @@ async def test_weak_point_3_the_final_answer_arrives_after_a_flood_wait(world: W
 
 
 @pytest.mark.parametrize("fault", ["bad gateway", "unavailable", "cut", "lost"])
-async def test_weak_point_3_the_final_answer_arrives_after_errors(
-    world: World, fault: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_final_answer_arrives_after_errors(world: World, fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gated("The beginning of an answer that is long enough. ", "And its end.")
     world.agent = gate
     await world.start()
@@ -145,7 +143,7 @@ async def test_weak_point_3_the_final_answer_arrives_after_errors(
     assert "cannot be delivered" not in caplog.text
 
 
-async def test_weak_point_4_an_answer_past_4096_characters_goes_on_in_a_new_message(world: World) -> None:
+async def test_answer_past_4096_characters_goes_on_in_a_new_message(world: World) -> None:
     paragraphs = [f"Paragraph {number}: " + "words and more words " * 40 + "\n\n" for number in range(12)]
     gate = Gated(*paragraphs)
     world.agent = gate
@@ -169,7 +167,7 @@ async def test_weak_point_4_an_answer_past_4096_characters_goes_on_in_a_new_mess
     assert all(units(call.text) <= 4096 for call in world.api.calls)
 
 
-async def test_weak_point_6_steps_are_seen_with_their_time(world: World) -> None:
+async def test_steps_are_seen_with_their_time(world: World) -> None:
     gate = Gated(search(), "Here is what was found in the notes. ", search("finished"), "The end.")
     world.agent = gate
     await world.start()
@@ -267,7 +265,7 @@ async def test_a_busy_group_keeps_to_its_own_limit(world: World) -> None:
     assert all(later - earlier >= 3.3 for earlier, later in pairwise(edits))
 
 
-async def test_an_answer_can_be_given_whole(world: World) -> None:
+async def test_answer_can_be_given_whole(world: World) -> None:
     world.agent = saying("An answer that is long enough to be shown at once. ", "The end.")
     await world.start(streaming_enabled=False)
     world.api.says(ADA, "hello")
@@ -285,7 +283,7 @@ async def test_an_empty_answer_is_said_to_be_one(world: World) -> None:
     assert world.api.texts(ADA) == ["(There was no answer.)"]
 
 
-async def test_a_channel_can_be_told_to_say_something(world: World) -> None:
+async def test_channel_can_be_told_to_say_something(world: World) -> None:
     await world.start(allowed_users=[ADA])
     world.api.says(ADA, "hello")
     await world.api.until(lambda: world.api.shown(ADA))

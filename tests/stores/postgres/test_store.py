@@ -233,7 +233,7 @@ async def test_partition_of_an_old_day_is_dropped_when_its_logs_are_sealed(
     assert types(await whole_log(store, old.id, old.last_position + 1)) == ["done"]
 
 
-async def test_row_9_dropping_partitions_never_makes_others_wait_for_a_reader(
+async def test_dropping_partitions_never_makes_others_wait_for_a_reader(
     processes: Processes, store: PostgresStore
 ) -> None:
     """A waiting ACCESS EXCLUSIVE lock holds up everybody who comes after it."""

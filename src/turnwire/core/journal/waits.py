@@ -117,13 +117,13 @@ class TurnWaits:
         return await self._wait(question)
 
     async def client_result(self, call: ToolCallEvent) -> ToolResultEvent:
-        """Return the client's result of a call, in the same way."""
+        """Return the client's result of a call. Without one, never return, like `reply`."""
         if (result := self._log.fold.client_result(call.call_id)) is not None:
             return result
         return await self._wait(msgspec.structs.replace(call, runs_on="client"))
 
     async def decision(self, request: ApprovalRequestEvent) -> Decision:
-        """Return a person's decision about a call that has not begun, in the same way."""
+        """Return a person's decision about a call that has not begun. Without one, never return, like `reply`."""
         if (decision := self._log.fold.decision(request.call_id)) is not None:
             return decision
         return await self._wait(request)

@@ -261,7 +261,7 @@ class TurnFold:
         return sum(at > position for at, _ in self._restarts)
 
     def is_void(self, position: int, *, until: int | None = None) -> bool:
-        """Return True if a restart (with `until`, one up to there) has made the event at this position void."""
+        """Return True if a restart made the event at this position void; with `until`, one that is not after it."""
         return any(
             from_position < position < at and (until is None or at <= until) for at, from_position in self._restarts
         )

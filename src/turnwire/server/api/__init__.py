@@ -1,1 +1,1 @@
-"""The JSON API: one module per resource, and the FastAPI app that serves them."""
+"""The JSON API: one module per resource, each with its routes."""
