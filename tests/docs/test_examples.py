@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 TESTS = sorted((ROOT / "docs" / "examples" / "tests").glob("*.py"))
 """The examples of tests of agents."""
+PLUGINS = sorted((ROOT / "docs" / "examples" / "plugins").rglob("*.py"))
+"""The examples of plugins, which `tests/plugins/test_wheel.py` installs and runs."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SIGNED_IN = {"X-User": "ada", "Cookie": "session=secret-of-ada"}
 """The ways in which the examples know their user."""
@@ -44,7 +46,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def test_python_blocks_equal_example_files() -> None:
-    texts = {example.read_text() for example in (*EXAMPLES, *TESTS)}
+    texts = {example.read_text() for example in (*EXAMPLES, *TESTS, *PLUGINS)}
     blocks = [(page, block) for page in PAGES for block in BLOCK.findall(page.read_text())]
     assert [(page.name, block) for page, block in blocks if block not in texts] == []
 

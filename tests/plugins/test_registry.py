@@ -2,8 +2,10 @@
 
 import ast
 import logging
+import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
@@ -106,3 +108,15 @@ def test_plugins_are_those_that_are_checked_and_documented() -> None:
             plugin = load(value)
             folder = f"src/{value.partition('.plugin:')[0].replace('.', '/')}/"
             assert f"| `{plugin.name}` | `{group}` | {plugin.description} | `{folder}` |" in page
+
+
+def test_examples_import_the_modules_that_the_guide_lists() -> None:
+    guide = (ROOT / "docs" / "guides" / "plugins.md").read_text()
+    table = guide.partition("## What to import")[2].partition("\n## ")[0]
+    listed = {module for row in re.findall(r"^\| (`turnwire.*?) \|", table, re.MULTILINE) for module in row.split(", ")}
+    listed = {module.strip("`") for module in listed}
+    for module in listed:
+        import_module(module)
+    files = (ROOT / "docs" / "examples" / "plugins").rglob("*.py")
+    imports = {module for file in files for module in re.findall(r"^from (turnwire[\w.]*)", file.read_text(), re.M)}
+    assert {module for module in imports if module.partition(".")[0] == "turnwire"} <= listed
