@@ -76,10 +76,8 @@ def build_store(kind: str, settings: Settings) -> Store:
         "lease": settings.lease,
         "keeps_outbox": keeps_outbox,
         "notes_waits": keeps_outbox and settings.webhook_waiting,
+        "seal_key": seal_key_of(settings),
     }
-    if settings.commit_interval is not None:
-        common["commit_interval"] = settings.commit_interval
-    common["seal_key"] = seal_key_of(settings)
     plugins = {name: plugin for plugin in installed().values() for name in plugin.stores}
     if kind not in plugins:
         raise StoreUnusableError(kind, f"no such store is installed; there is {', '.join(plugins)}")
@@ -139,16 +137,10 @@ def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
     """Return the webhooks; None if no address is configured."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
-    from turnwire.reporting.webhooks import WebhookLimits, Webhooks
+    from turnwire.reporting.webhooks import Webhooks
 
-    limits = WebhookLimits(
-        settings.webhook_timeout,
-        settings.webhook_attempts,
-        settings.webhook_retry,
-        settings.webhook_content,
-        settings.webhook_waiting,
-    )
-    return Webhooks(store, settings.webhook_url, settings.webhook_secret.get_secret_value(), limits)
+    secret, content, waiting = settings.webhook_secret, settings.webhook_content, settings.webhook_waiting
+    return Webhooks(store, settings.webhook_url, secret.get_secret_value(), content=content, waiting=waiting)
 
 
 def build_push(store: Store, runner: TurnRunner, streams: "StreamHub", settings: Settings) -> "PushNotifier | None":

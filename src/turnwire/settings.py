@@ -144,11 +144,6 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         default=None, description="A PostgreSQL database for the logs instead, as `postgresql://user@host/name`."
     )
-    database_connections: int = Field(
-        default=8,
-        gt=0,
-        description="The most connections of a process to the database, beside those that write, listen and follow.",
-    )
     database_hints: bool = Field(
         default=True, description="Wake other processes with LISTEN and NOTIFY; turn it off behind a pooler."
     )
@@ -240,13 +235,6 @@ class Settings(BaseSettings):
     lease: float = Field(
         default=10, gt=0, description="A worker that does not renew its lease for this long counts as lost."
     )
-    commit_interval: float | None = Field(
-        default=None,
-        ge=0,
-        le=0.005,
-        description="The shortest time between two commits of a busy store. Unset: 0.001 for memory, 0.005 for SQLite"
-        " and PostgreSQL.",
-    )
     heartbeat: float = Field(default=15, gt=0, description="The interval of heartbeats on idle streams.")
     text_start_timeout: float = Field(
         default=10, ge=0, description="A text stream starts after this long, even without a first token."
@@ -294,13 +282,6 @@ class Settings(BaseSettings):
         description="Whether it is also called when a turn waits: for an approval, an answer, a client's tool.",
     )
     webhook_content: bool = Field(default=False, description="Whether webhooks have the message and the answer.")
-    webhook_timeout: float = Field(default=15, gt=0, description="How long one webhook request may take.")
-    webhook_attempts: int = Field(default=12, gt=0, description="The most attempts to deliver a webhook.")
-    webhook_retry: float = Field(
-        default=5,
-        gt=0,
-        description="The delay before the first retry; each further delay is three times as long, up to a day.",
-    )
 
     authorization_servers: list[str] = Field(
         default=[],
@@ -346,13 +327,6 @@ class Settings(BaseSettings):
     session_timeout: float = Field(
         default=1800, ge=0, description="A user of a channel who was idle for longer starts a new session; 0 for never."
     )
-    extension_timeout: float = Field(
-        default=10, gt=0, description="How long an extension may take to start, to stop, or to report its health."
-    )
-    channel_timeout: float = Field(
-        default=30, gt=0, description="How long a channel may take to show one message or step."
-    )
-    health_interval: float = Field(default=30, gt=0, description="The interval of health checks of extensions.")
     extension_context: Literal["all", "extensions"] = Field(
         default="all",
         description="The turns that the context providers of extensions are asked for: all, or those of extensions.",

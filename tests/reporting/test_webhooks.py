@@ -20,6 +20,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import UsageEvent
 from turnwire.core.run.runner import TurnRequest
+from turnwire.reporting import webhooks
 from turnwire.scheduler.schedule import Schedule
 from turnwire.scheduler.service import SchedulerService
 
@@ -40,10 +41,22 @@ async def answer(turn: Turn) -> Any:
     yield "in private."
 
 
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "RETRY_SECONDS", 0.02)
+
+
+@pytest.fixture
+def brief_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let claims of the outbox run out soon, and let no webhook be given up."""
+    monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(webhooks, "MAX_ATTEMPTS", 1000)
+
+
 def turnwire_with_webhooks(
     receiver: Receiver, folder: Path, store: Any = "memory", agent: Any = answer, **settings: Any
 ) -> Turnwire:
-    options = {"webhook_url": f"{receiver.url}/hook", "webhook_secret": SECRET, "webhook_retry": 0.02, **settings}
+    options = {"webhook_url": f"{receiver.url}/hook", "webhook_secret": SECRET, **settings}
     return Turnwire(agent, store=store, settings=quick_settings(folder, **options))
 
 
@@ -127,7 +140,8 @@ async def test_request_that_takes_longer_than_its_time_is_retried(
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
     failed = metrics.WEBHOOKS.values["failed"]
-    turnwire = turnwire_with_webhooks(receiver, tmp_path, webhook_timeout=1)
+    monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 1)
+    turnwire = turnwire_with_webhooks(receiver, tmp_path)
     async with turnwire.lifespan():
         turn_id = await ask(turnwire)
         await receiver.count(1)
@@ -154,22 +168,24 @@ async def test_unexpected_failure_of_the_outbox_does_not_end_the_deliveries(
     assert "outbox could not be read" in caplog.text
 
 
-@pytest.mark.parametrize(("statuses", "attempts", "calls"), [([500, 500, 500, 500], 3, 3), ([410], 3, 1)])
+@pytest.mark.parametrize(("statuses", "calls"), [([500, 500, 500, 500], 3), ([410], 1)])
 async def test_webhook_is_given_up_after_max_attempts_or_status_410(
-    receiver: Receiver, tmp_path: Path, statuses: list[int], attempts: int, calls: int
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statuses: list[int], calls: int
 ) -> None:
+    monkeypatch.setattr(webhooks, "MAX_ATTEMPTS", 3)
     failures = metrics.WEBHOOKS.values["given_up"]
     receiver.statuses = statuses
-    turnwire = turnwire_with_webhooks(receiver, tmp_path, webhook_attempts=attempts)
+    turnwire = turnwire_with_webhooks(receiver, tmp_path)
     async with turnwire.lifespan():
         await ask(turnwire)
         await until(lambda: metrics.WEBHOOKS.values["given_up"] == failures + 1)
     assert len(receiver.received) == calls
 
 
+@pytest.mark.usefixtures("brief_claims")
 async def test_undelivered_webhook_is_delivered_by_the_next_process(receiver: Receiver, tmp_path: Path) -> None:
     receiver.statuses = [0] * 1000  # The receiver takes every request and never answers.
-    first = turnwire_with_webhooks(receiver, tmp_path, "sqlite", webhook_timeout=0.5, webhook_attempts=1000)
+    first = turnwire_with_webhooks(receiver, tmp_path, "sqlite")
     async with first.lifespan():
         turns = {await ask(first), await ask(first)}
         await until(lambda: delivered_turns(receiver) == turns)
@@ -266,9 +282,10 @@ async def test_content_of_a_wait_has_the_question(receiver: Receiver, tmp_path: 
     assert [(wait["prompt"], wait["schema"]) for wait in data["waits_for"]] == [("Which plan?", PLAN)]
 
 
+@pytest.mark.usefixtures("brief_claims")
 async def test_wait_that_was_not_delivered_is_delivered_by_the_next_process(receiver: Receiver, tmp_path: Path) -> None:
     receiver.statuses = [0] * 1000
-    first = waiting_turnwire(receiver, tmp_path, webhook_timeout=0.5, webhook_attempts=1000)
+    first = waiting_turnwire(receiver, tmp_path)
     async with first.lifespan():
         turn_id = await ask_with_tools(first)
         await receiver.count(1)
@@ -279,9 +296,12 @@ async def test_wait_that_was_not_delivered_is_delivered_by_the_next_process(rece
         assert verify(call)["data"]["turn_id"] == turn_id
 
 
-async def test_wait_that_is_over_is_not_delivered_and_the_end_is(receiver: Receiver, tmp_path: Path) -> None:
+async def test_wait_that_is_over_is_not_delivered_and_the_end_is(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "RETRY_SECONDS", 3600)
     receiver.statuses = [500]
-    turnwire = waiting_turnwire(receiver, tmp_path, webhook_retry=3600)
+    turnwire = waiting_turnwire(receiver, tmp_path)
     async with turnwire.lifespan():
         turn_id = await ask_with_tools(turnwire)
         await receiver.count(1)

@@ -28,8 +28,13 @@ from turnwire import Turnwire
 from turnwire.core import metrics
 
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
-LOCAL: dict[str, Any] = {"a2a": {"push_networks": ["127.0.0.0/8"]}, "webhook_retry": 0.02}
+LOCAL: dict[str, Any] = {"a2a": {"push_networks": ["127.0.0.0/8"]}}
 TOKEN = "a-token-of-this-task"
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwire.wires.a2a.push._RETRY_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -100,11 +105,12 @@ async def test_failed_notification_is_retried_until_it_is_delivered(
 
 
 async def test_notification_is_given_up_after_the_last_attempt(
-    serve: Serve, receiver: Receiver, errors_in_the_log: list[str]
+    serve: Serve, receiver: Receiver, errors_in_the_log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors_in_the_log.append("push notification")
+    monkeypatch.setattr("turnwire.wires.a2a.push._MAX_ATTEMPTS", 2)
     receiver.statuses = [500] * 10
-    async with serve(saying("Ok."), webhook_attempts=2, **LOCAL) as server:
+    async with serve(saying("Ok."), **LOCAL) as server:
         async with a2a_client(server.url, push_notification_config=config(receiver)) as client:
             await read(client.send_message(message()))
         await until_none(server)
@@ -171,10 +177,11 @@ async def test_configurations_of_an_older_task_are_found_behind_many_newer_ones(
 
 
 async def test_configuration_that_is_removed_during_its_notification_stays_removed(
-    serve: Serve, receiver: Receiver
+    serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("turnwire.wires.a2a.push._TIMEOUT_SECONDS", 1.0)
     receiver.statuses, failed = [0], metrics.WEBHOOKS.values["failed"]
-    async with serve(saying("Ok."), webhook_timeout=1.0, **LOCAL) as server:
+    async with serve(saying("Ok."), **LOCAL) as server:
         push = config(receiver, id="mine")
         async with a2a_client(server.url, streaming=False, push_notification_config=push) as client:
             task_id = (await read(client.send_message(message()))).task.id
@@ -214,11 +221,16 @@ async def test_address_that_is_not_https_is_refused_and_starts_nothing(serve: Se
 
 
 async def test_private_address_is_not_called(
-    serve: Serve, receiver: Receiver, errors_in_the_log: list[str], caplog: pytest.LogCaptureFixture
+    serve: Serve,
+    receiver: Receiver,
+    errors_in_the_log: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     errors_in_the_log.append("push notification")
+    monkeypatch.setattr("turnwire.wires.a2a.push._MAX_ATTEMPTS", 1)
     push = TaskPushNotificationConfig(url=receiver.url.replace("http:", "https:"))
-    async with serve(saying("Ok."), webhook_attempts=1) as server:
+    async with serve(saying("Ok.")) as server:
         async with a2a_client(server.url, push_notification_config=push) as client:
             await read(client.send_message(message()))
         await until_none(server)

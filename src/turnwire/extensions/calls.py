@@ -14,15 +14,20 @@ _abandoned: set[asyncio.Task[Any]] = set()
 
 
 class KernelLimits(Struct, frozen=True, kw_only=True):
-    """The limits of extensions and conversations. Times are in seconds."""
+    """The limits of extensions and conversations. Times are in seconds.
+
+    `session_timeout` and `extension_context` are settings. The others protect the server from an extension that hangs,
+    and are long enough for one that does not; no operator knows a better value for all extensions at once.
+    """
 
     session_timeout: float = 1800
     """The silence after which a message starts a new session; 0 for never."""
     extension_timeout: float = 10
-    """The limit of initialize, start, stop, destroy, health_check and get_context."""
+    """The limit of initialize, start, stop, destroy, health_check and get_context, which do no long work."""
     channel_timeout: float = 30
-    """The limit of one call to a channel or a subscriber."""
+    """The limit of one call to a channel or a subscriber: one request to a chat service, with its own retries."""
     health_interval: float = 30
+    """The interval of health checks, which is that of most monitoring systems."""
     restart_delay: float = 1
     """The first delay before a failed service, subscriber or delivery is retried; it doubles each time."""
     delivery_attempts: int = 5

@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import msgspec
-from msgspec import Struct
 
 from turnwire.core import metrics
 from turnwire.core.backoff import Backoff
@@ -35,41 +34,38 @@ SECRET_PREFIX = "whsec_"
 _MAX_CONCURRENT = 8
 USER_AGENT = f"Turnwire/{version('turnwire')}"
 _POLL_SECONDS = 5.0
+# The usual limit of the senders of Standard Webhooks: a receiver puts the work into a queue and answers at once.
+TIMEOUT_SECONDS = 15.0
+# Twelve attempts with a factor of three are two and a half days: a receiver that fails on a Friday has the weekend.
+MAX_ATTEMPTS = 12
+# The delay before the first retry: a receiver that restarts is back by then, and the answer is not late.
+RETRY_SECONDS = 5.0
 _MAX_DELAY_SECONDS = 86_400.0
 _MAX_ANSWER_BYTES = 16 * 1024
 _GONE = 410
 
 
-class WebhookLimits(Struct, frozen=True):
-    """How webhooks are delivered. `timeout` and `retry` are in seconds; `retry` is the delay before the first retry.
+class Webhooks:
+    """Delivers the due webhooks, a few at a time. `wake` starts a delivery without waiting for the next poll.
 
     With `content`, payloads have the message and the answer; with `waiting`, turns that wait are delivered too.
     """
 
-    timeout: float
-    attempts: int
-    retry: float
-    content: bool
-    waiting: bool = False
-
-
-class Webhooks:
-    """Delivers the due webhooks, a few at a time. `wake` starts a delivery without waiting for the next poll."""
-
-    def __init__(self, store: Store, url: str, secret: str, limits: WebhookLimits) -> None:
+    def __init__(self, store: Store, url: str, secret: str, *, content: bool = False, waiting: bool = False) -> None:
         self._store = store
         self._url = url
         self._key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
-        self._limits = limits
+        self._has_content = content
+        self._has_waits = waiting
         # Jitter, so that webhooks that failed together are not retried together.
-        self._backoff = Backoff(first=limits.retry, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
+        self._backoff = Backoff(first=RETRY_SECONDS, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._http: httpx.AsyncClient | None = None
 
     def open(self) -> None:
-        self._http = httpx.AsyncClient(timeout=self._limits.timeout, follow_redirects=False)
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False)
         self._task = asyncio.create_task(self._deliver_forever())
 
     def wake(self, turn: TurnRecord | None = None) -> None:
@@ -95,7 +91,7 @@ class Webhooks:
                 # Whatever it is, later webhooks must not be lost with it.
                 logger.exception("the webhook outbox could not be read and is retried")
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(_POLL_SECONDS, self._limits.retry)):
+                async with asyncio.timeout(min(_POLL_SECONDS, RETRY_SECONDS)):
                     await self._wake.wait()
 
     async def _start_due(self) -> None:
@@ -103,7 +99,7 @@ class Webhooks:
         if room <= 0:
             return
         # The claim covers the request and the write after it.
-        until = now + int(self._limits.timeout * 2_000)
+        until = now + int(TIMEOUT_SECONDS * 2_000)
         for notice in await self._store.take_due(now, until, room):
             task = asyncio.create_task(self._deliver(notice))
             self._deliveries.add(task)
@@ -119,7 +115,7 @@ class Webhooks:
             if (body := await self._payload(record)) is None:
                 return await self._store.dismiss(record.id, taken)
             failure, is_final = await self._post(message_id(record), json.dumps(body).encode())
-            is_final = is_final or notice.attempts + 1 >= self._limits.attempts
+            is_final = is_final or notice.attempts + 1 >= MAX_ATTEMPTS
             if failure is None:
                 await self._store.dismiss(record.id, taken)
                 metrics.WEBHOOKS.add("delivered")
@@ -139,11 +135,11 @@ class Webhooks:
 
     async def _payload(self, record: TurnRecord) -> dict[str, Any] | None:
         """Return the payload for a turn; None if there is nothing to deliver any more."""
-        content = self._limits.content
+        content = self._has_content
         if record.phase == "ended":
             state = await self._store.turn_state(record.id)
             return payload(record, state or TurnState(), content=content)
-        if record.phase == "waiting" and self._limits.waiting:
+        if record.phase == "waiting" and self._has_waits:
             return waiting_payload(record, await fold_log(self._store, record.id), content=content)
         return None
 
@@ -154,7 +150,7 @@ class Webhooks:
             headers = self._headers(message_id, body)
             # The client's own timeout is that of a single read or write.
             async with (
-                asyncio.timeout(self._limits.timeout),
+                asyncio.timeout(TIMEOUT_SECONDS),
                 self._http.stream("POST", self._url, content=body, headers=headers) as response,
             ):
                 # Only the status counts. A short answer is read, so that the connection can be used again.

@@ -11,6 +11,7 @@ from turnwire.stores.sqlite.store import SqliteEngine
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MAX_WHOLE_LOGS = 256
+# Between two commits of a busy store. There is no disk to spare, so it only groups what arrives at once.
 _COMMIT_INTERVAL = 0.001
 
 

@@ -13,7 +13,6 @@ def build_postgres(settings: Settings, **options: Any) -> PostgresStore:
         raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
     return PostgresStore(
         settings.database_url.get_secret_value(),
-        connections=settings.database_connections,
         hints=settings.database_hints,
         **options,
     )

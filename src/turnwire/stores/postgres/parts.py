@@ -11,7 +11,11 @@ from turnwire.stores.postgres.database import PostgresDatabase
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.writer import PostgresWriter
 
+# Between two commits of a busy store, so that a group has the events of many turns. 0 costs half as much CPU again.
 _COMMIT_INTERVAL = 0.005
+# For everything but writing and following, whose cost does not grow with the turns. Twenty connections of a process in
+# all leave room for several processes below the 100 that PostgreSQL allows by default.
+_CONNECTIONS = 8
 
 
 class PostgresParts(StorePart):
@@ -26,7 +30,7 @@ class PostgresParts(StorePart):
         url: str,
         *,
         lease: float = 10,
-        connections: int = 8,
+        connections: int = _CONNECTIONS,
         hints: bool = True,
         keeps_outbox: bool = False,
         notes_waits: bool = False,

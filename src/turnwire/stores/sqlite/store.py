@@ -24,6 +24,7 @@ from turnwire.stores.sqlite.queries import SqliteQueries
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader, open_writer
 
 _READERS = 2
+# Between two commits of a busy store, so that a group has the events of many turns: each costs a write to the disk.
 _COMMIT_INTERVAL = 0.005
 
 

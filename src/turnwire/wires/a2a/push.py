@@ -39,6 +39,12 @@ CHANNEL = "a2a"
 MAX_CONFIGS = 10
 _PAGE = 200
 _MAX_CONCURRENT = 8
+# As for webhooks: a receiver puts the work into a queue and answers at once.
+_TIMEOUT_SECONDS = 15.0
+# With a delay of at most an hour these are about five hours, after which a client has asked for the task itself.
+_MAX_ATTEMPTS = 12
+# The delay before the first retry: a receiver that restarts is back by then.
+_RETRY_SECONDS = 5.0
 _MAX_DELAY_SECONDS = 3_600.0
 
 
@@ -144,7 +150,7 @@ class PushSender(Service):
         self._configs = PushConfigs(services.store)
         self._settings = services.settings
         services.runner.on_settled.append(self.settled)
-        self._backoff = Backoff(first=services.settings.webhook_retry, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
+        self._backoff = Backoff(first=_RETRY_SECONDS, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
         self._room = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -241,7 +247,7 @@ class PushSender(Service):
             metrics.WEBHOOKS.add("delivered")
             notified = replace(config, notified=record.last_position, attempts=0, due_at=0)
             await self._configs.replace(record, config, None if record.phase == "ended" else notified)
-        elif config.attempts + 1 >= self._settings.webhook_attempts:
+        elif config.attempts + 1 >= _MAX_ATTEMPTS:
             metrics.WEBHOOKS.add("given_up")
             logger.error("push notification of turn %s failed for the last time: %s", record.id, failure)
             await self._configs.replace(record, config, None)
@@ -256,7 +262,7 @@ class PushSender(Service):
     async def _post(self, record: TurnRecord, config: StoredConfig) -> str | None:
         """Send one notification. Return the failure; None on success."""
         if self._http is None:
-            self._http = await asyncio.to_thread(_build_client, self._settings.webhook_timeout)
+            self._http = await asyncio.to_thread(_build_client)
         import httpx
 
         from turnwire.server.outbound import post_to_client
@@ -271,13 +277,13 @@ class PushSender(Service):
         return None if 200 <= status < 300 else f"HTTP status {status}"
 
 
-def _build_client(timeout: float) -> Any:
+def _build_client() -> Any:
     """Return the HTTP client. It is loaded when the first notification is sent, and reads files."""
     import httpx
 
     for name in ("turnwire.reporting.webhooks", "turnwire.server.outbound"):
         import_module(name)
-    return httpx.AsyncClient(timeout=timeout, follow_redirects=False)
+    return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, follow_redirects=False)
 
 
 def check_address(url: str, networks: Sequence[Any]) -> None:
