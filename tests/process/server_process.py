@@ -80,14 +80,15 @@ class Stepping:
 
     on_crash = "resume"
 
-    def repeats(self, tool):
-        return True
-
     async def answer(self, turn):
-        for number in itertools.count(sum(message.role == "tool" for message in turn.progress)):
+        for number in itertools.count():
             yield ToolCallEvent(f"c{number}", "step", {})
-            await asyncio.sleep(0.2)
-            yield ToolResultEvent(f"c{number}", "step", True, str(os.getpid()))
+            result = await journaled(f"step {number}", step, idempotent=True)
+            yield ToolResultEvent(f"c{number}", "step", True, result)
+
+async def step():
+    await asyncio.sleep(0.2)
+    return str(os.getpid())
 
 stepping = Stepping()
 

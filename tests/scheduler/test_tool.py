@@ -15,7 +15,7 @@ async def test_agent_schedules_a_follow_up_that_a_person_approves(
 ) -> None:
     wanted = ("schedule_follow_up", {"message": "Is it done?", "in_minutes": 90})
     model_server.plan(calls(wanted, ids=["c1"]), says("I will ask again."))
-    settings = quick_settings(tmp_path, follow_ups=True)
+    settings = quick_settings(tmp_path, scheduler={"follow_ups": True})
     turnwire = Turnwire(agent=ChatCompletionsAgent(make_model()), store="memory", settings=settings)
     async with serving(turnwire) as server, server.ask() as stream:
         await stream.until("approval_request")
