@@ -69,6 +69,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
             # Blocking is harmless before the first request.
             function.can_block_in("turnwire/app.py", {"__init__"})
             # The store in memory runs its statements on the event loop: none of them waits for a disk.
+            function.can_block_in("turnwire/stores/sqlite/schema.py", {"open_memory"})
             function.can_block_in("turnwire/sqlite_threads.py", {"_call_inline"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
