@@ -124,7 +124,7 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
         )
     if recording.done.joined is not None:
         raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
-    if any(entry.kind == "suspension" for entry in recording.entries):
+    if any(entry.kind == "segment" for entry in recording.entries):
         raise RecordingError(
             "the turn is a fork with another message, or its agent changed while it ran, so it cannot be replayed from"
             " one start"
