@@ -339,7 +339,7 @@ class OfficeCampaign:
                     )
                 if key in ended:
                     broken.append(f"the finished call {key} was made again")
-            elif entry.state == "finished" and entry.kind != "suspension":
+            elif entry.state == "finished" and entry.kind != "segment":
                 ended.add(key)
         if requests > models:
             broken.append(f"the model was called {requests} times, and {models} calls were recorded")

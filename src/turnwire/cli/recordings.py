@@ -75,7 +75,7 @@ def record(
         path.write_bytes(encode_recording(recording))
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")
-    calls = sum(entry.state == "finished" and entry.kind != "suspension" for entry in recording.entries)
+    calls = sum(entry.state == "finished" and entry.kind != "segment" for entry in recording.entries)
     typer.echo(f"Wrote {path}: {len(recording.events)} events, {calls} calls.", err=True)
 
 

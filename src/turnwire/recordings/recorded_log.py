@@ -10,14 +10,10 @@ from typing import Any
 
 from turnwire.core.journal.turn_journal import APPROVAL, RecordedCall
 from turnwire.core.log.codec import LoggedEvent, comparable
+from turnwire.core.log.event_kinds import TOOL_STEPS, WRITTEN_BY_TURNWIRE
 from turnwire.core.log.events import (
-    RESERVED,
     ApprovalRequestEvent,
-    ApprovalResponseEvent,
-    ErrorEvent,
     ReplyEvent,
-    ResponseEvent,
-    RestartEvent,
     StatusEvent,
     TokenEvent,
     ToolCallEvent,
@@ -27,9 +23,6 @@ from turnwire.core.log.events import (
 from turnwire.core.log.state import fold_events
 from turnwire.core.run.recovery import MOVING_ON, OUTCOME_UNKNOWN
 from turnwire.recordings.recording import TurnRecording
-
-PROMISED = (ToolCallEvent, ToolResultEvent)
-"""Events that the agent itself writes, also while a tool runs."""
 
 
 class RecordedLog:
@@ -79,8 +72,7 @@ class RecordedLog:
             case UsageEvent():
                 return logged.position <= first_call  # Of a summary of the history.
             case _:
-                own = (*RESERVED, ApprovalResponseEvent, RestartEvent, ResponseEvent, ErrorEvent)
-                return isinstance(event, own)
+                return isinstance(event, WRITTEN_BY_TURNWIRE)
 
     def _owner(self, logged: LoggedEvent) -> RecordedCall | None:
         """Return the call that an event came out of, if the agent does not write it again when that is answered."""
@@ -97,7 +89,7 @@ class RecordedLog:
             if len(path) > len(own):
                 return call
             is_own_text = isinstance(event, TokenEvent) and not self._has_models
-            if not (isinstance(event, (*PROMISED, ApprovalRequestEvent)) or is_own_text):
+            if not (isinstance(event, (*TOOL_STEPS, ApprovalRequestEvent)) or is_own_text):
                 return call
         return None
 

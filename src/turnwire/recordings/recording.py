@@ -165,7 +165,7 @@ def decode_recording(data: bytes) -> TurnRecording:
                 events.append(LoggedEvent(line["position"], line["epoch"], line["at"], body))
             elif "call" in line:
                 entry = msgspec.convert(line["call"], JournalEntry)
-                has_result = entry.state == "finished" and entry.kind != "suspension"
+                has_result = entry.state == "finished" and entry.kind != "segment"
                 entries.append(replace(entry, result=_dump(line["result"])) if has_result else entry)
             elif "file" in line:
                 files[line["file"]] = base64.b64decode(line["data"])

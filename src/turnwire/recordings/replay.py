@@ -29,15 +29,13 @@ from turnwire.core.journal.turn_journal import (
 )
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.codec import LoggedEvent, comparable, decode_event, encode_event
+from turnwire.core.log.event_kinds import TOOL_STEPS, WRITTEN_BY_TURNWIRE
 from turnwire.core.log.events import (
-    RESERVED,
     ApprovalRequestEvent,
-    ApprovalResponseEvent,
     ErrorEvent,
     Event,
     InputMode,
     ResponseEvent,
-    RestartEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
@@ -49,7 +47,7 @@ from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.run.execution import explain_error, whole_response
 from turnwire.core.run.inputs import TurnInputs
-from turnwire.recordings.recorded_log import PROMISED, RecordedLog
+from turnwire.recordings.recorded_log import RecordedLog
 from turnwire.recordings.recording import TurnRecording
 
 Difference = Literal[
@@ -124,7 +122,7 @@ async def replay_turn(recording: TurnRecording, agent: Agent, *, compare_prompts
         )
     if recording.done.joined is not None:
         raise RecordingError(f"the message entered turn {recording.done.joined.turn_id}; record that turn")
-    if any(entry.kind == "suspension" for entry in recording.entries):
+    if any(entry.kind == "segment" for entry in recording.entries):
         raise RecordingError(
             "the turn is a fork with another message, or its agent changed while it ran, so it cannot be replayed from"
             " one start"
@@ -274,7 +272,7 @@ class _ReplayRun:
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
             case ToolCallEvent() | ToolResultEvent() if event.tool in self._client_tools and not event.agent_path:
                 pass  # The call and what the client sent are in the recording.
-            case _ if isinstance(event, (*RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, RestartEvent)):
+            case _ if isinstance(event, WRITTEN_BY_TURNWIRE):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
             case _:
                 if self._meet(event):
@@ -308,11 +306,11 @@ class _ReplayRun:
             text = text[length:]
 
     def _diverge_at_event(self, event: Event) -> NoReturn:
-        if isinstance(event, (*PROMISED, ApprovalRequestEvent)):
+        if isinstance(event, (*TOOL_STEPS, ApprovalRequestEvent)):
             logged = self._recorded.find(type(event), event.call_id)
             if logged is not None and logged.position not in self._produced:
                 recorded = logged.event
-                assert isinstance(recorded, (*PROMISED, ApprovalRequestEvent))
+                assert isinstance(recorded, (*TOOL_STEPS, ApprovalRequestEvent))
                 what: Difference = "event"
                 if not isinstance(event, ToolResultEvent):
                     what = "tool" if recorded.tool != event.tool else "arguments"

@@ -111,15 +111,16 @@ class Worker(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
-CallKind = Literal["model", "tool", "step", "suspension", "input"]
+CallKind = Literal["model", "tool", "step", "segment", "input"]
 CallState = Literal["started", "finished", "unrecorded", "shown", "waiting"]
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a turn's journal: a change in the state of one call of a model or a tool.
 
-    All entries of a call have the same `key`, which is unique in its segment: the part of a turn between two
-    suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
+    All entries of a call have the same `key`, which is unique in its segment: a part of a turn that begins with a
+    `segment` entry, or with the turn. `since` is the position in the log at which the call began, `position` the last
+    one that belongs to it.
     `names` are those of the agent (if known) and of the model or tool; `fingerprint` is a digest of the request.
 
     The states of a call:
@@ -134,9 +135,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     - `step`: the result of code that calls models and tools, if it has one. There is no entry for its start, and the
       calls inside a recorded step need not be repeated.
-    - `suspension`: begins a segment. `names` are the ids of the calls and questions that a person decides about,
-      `result` is the agent's checkpoint as base64. Without names, the segment is that of a fork that continues with
-      another message, or of an agent that has changed.
+    - `segment`: begins a segment: that of a fork that continues with another message, or of an agent that has changed.
     - `input`: `result` has the messages that entered the turn before a call. It is committed with their `input` events.
     """
 

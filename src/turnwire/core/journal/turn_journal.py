@@ -1,9 +1,10 @@
 """The journal of a turn: the results of its model and tool calls, recorded as they end and replayed after a crash.
 
-A worker that takes a turn over runs the same agent again from the start of the segment, which is the turn's start or
-its last suspension. Calls that have finished are answered from the journal; the first one that has not goes live. A
-call is found by its place (the run that makes it) and its number there, not by what it asks, so that a clock in a
-prompt does not run a tool twice. Calls that are made in parallel are found by their own place or call id.
+A worker that takes a turn over runs the same agent again from the start of the segment, which is the turn's start, a
+follow-up message in a fork, or the point where a changed agent began again. Calls that have finished are answered from
+the journal; the first one that has not goes live. A call is found by its place (the run that makes it) and its number
+there, not by what it asks, so that a clock in a prompt does not run a tool twice. Calls that are made in parallel are
+found by their own place or call id.
 
 Before a call goes live, everything before it is committed: what happened earlier never has to be repeated.
 """
@@ -37,7 +38,7 @@ _DIVERGENCE = "divergence"
 APPROVAL = "approval"
 """The name of the call in which an agent waits for a decision; `call_id` in its arguments is the call to approve."""
 FOLLOW_UP = "fork"
-"""The prefix of the key of the `suspension` entry after which a fork continues with a message."""
+"""The prefix of the key of the `segment` entry after which a fork continues with a message."""
 logger = logging.getLogger("turnwire.runner")
 # Steps save work, but a turn can be continued without them: they leave room for the results of calls.
 _MAX_STEP_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ class RecordedCall(Struct):
 
 
 class Recording(Struct):
-    """The last segment of a journal: its calls by key, and the suspension that it began with."""
+    """The last segment of a journal: its calls by key, and how it began."""
 
     segment: int = 0
     base: int = OPENING_POSITION
@@ -99,7 +100,7 @@ class Recording(Struct):
     def add(self, entry: JournalEntry) -> None:
         self.size += len(entry.result)
         self.is_waiting = entry.state == "waiting"
-        if entry.kind == "suspension":
+        if entry.kind == "segment":
             self.segment, self.base = entry.segment, entry.position
             self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.is_follow_up = entry.key.startswith(FOLLOW_UP)
@@ -266,7 +267,7 @@ class TurnJournal:
 
     @property
     def segment(self) -> int:
-        """Return the number of suspensions before the current segment."""
+        """Return the number of segments before the current one."""
         return self.recording.segment
 
     @property
@@ -445,7 +446,7 @@ class TurnJournal:
     def begin_again(self) -> Recording:
         """Begin a new segment after a divergence, and return its empty recording."""
         segment = self.recording.segment + 1
-        entry = self._entry("suspension", f"{_DIVERGENCE} {segment}", ())
+        entry = self._entry("segment", f"{_DIVERGENCE} {segment}", ())
         entry = replace(entry, segment=segment, state="finished")
         self.record(entry)
         recording = Recording(size=self.recording.size, last_finished=self.recording.last_finished)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwire.core.errors import EventRefusedError, TurnEndedError
-from turnwire.core.log.events import RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, Event, ResponseEvent
+from turnwire.core.log.event_kinds import NOT_EMITTED
+from turnwire.core.log.events import Event
 from turnwire.core.log.scope import TurnScope, current_turn
 from turnwire.core.log.shared_state import state_event
 
@@ -24,7 +25,7 @@ def emit(event: Event) -> None:
     scope = current_turn()
     if scope is None or scope.log is None:
         return
-    if isinstance(event, (*RESERVED, ResponseEvent, ApprovalRequestEvent, ApprovalResponseEvent)):
+    if isinstance(event, NOT_EMITTED):
         raise EventRefusedError(f"a tool must not emit {type(event).__name__}; Turnwire writes it")
     _on_loop(scope, lambda: _write(scope, event))
 

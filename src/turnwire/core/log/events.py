@@ -314,9 +314,6 @@ class DoneEvent(EventBase, frozen=True):
     joined: Joined | None = None
 
 
-RESERVED = (SessionEvent, MessageEvent, InputEvent, QuestionEvent, ReplyEvent, DoneEvent)
-"""The user's messages, questions to the user, and the first and last events of a log: only Turnwire writes them."""
-
 Event = (
     SessionEvent
     | MessageEvent

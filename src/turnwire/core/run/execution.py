@@ -36,8 +36,8 @@ from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_sav
 from turnwire.core.journal.waits import ClientTool, TurnWaits, client_tools
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.codec import comparable, encode_event, now_ms
+from turnwire.core.log.event_kinds import NOT_COMPARED, RESERVED
 from turnwire.core.log.events import (
-    RESERVED,
     ApprovalRequestEvent,
     ApprovalResponseEvent,
     ErrorEvent,
@@ -97,18 +97,6 @@ class ExecutionState(Enum):
     ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
 
 
-# After a restart, these are never compared with the events in the log: an agent does not yield them, or its journal
-# decides whether they are written again.
-_UNCOMPARED = (
-    *RESERVED,
-    TokenEvent,
-    ReasoningEvent,
-    ResponseEvent,
-    ErrorEvent,
-    RestartEvent,
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
-)
 _STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
 _FINAL = (ExecutionState.ENDED, ExecutionState.SUSPENDED, ExecutionState.RELEASED, ExecutionState.ABANDONED)
 _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
@@ -564,7 +552,7 @@ class Execution:
 
     def _is_not_repeated(self, event: Event) -> bool:
         # Only an agent that journals steps of its own reports the usage of a finished call again.
-        return isinstance(event, _UNCOMPARED) or (isinstance(event, UsageEvent) and not self._journal.has_steps_only)
+        return isinstance(event, NOT_COMPARED) or (isinstance(event, UsageEvent) and not self._journal.has_steps_only)
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""

@@ -185,7 +185,7 @@ def _entries_until(
     for entry in journal:
         call_id = call_ids.get((entry.segment, entry.key), "")
         is_open = entry.kind == "tool" and call_id in open_ids
-        if entry.kind == "suspension":
+        if entry.kind == "segment":
             if entry.position <= position:
                 segment = entry.segment
                 entries.append(entry)
@@ -245,7 +245,7 @@ def _plan_follow_up(
     segment, position = recording.segment + 1, len(plan.events)
     plan.entries.append(
         JournalEntry(
-            kind="suspension",
+            kind="segment",
             key=f"{FOLLOW_UP} {segment}",
             state="finished",
             segment=segment,

@@ -14,23 +14,17 @@ from turnwire.core.contracts.agents import Agent, repeats, resumes
 from turnwire.core.contracts.stores import Store
 from turnwire.core.journal.turn_journal import RecordedCall, Recording, fold_journal, is_inside
 from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.event_kinds import NO_OUTPUTS, OWN
 from turnwire.core.log.events import (
-    RESERVED,
     ApprovalRequestEvent,
     ApprovalResponseEvent,
-    ErrorEvent,
     Event,
-    HandoffEvent,
-    ReasoningEvent,
     ReplyEvent,
-    ResponseEvent,
     RestartEvent,
     StatusEvent,
-    TokenEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
-    UsageEvent,
 )
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import work_messages
@@ -46,19 +40,6 @@ NOT_REPEATED = "The outcome of this call is unknown, because the server was rest
 OUTCOME_UNKNOWN = (
     "The server was lost or stopped while this call ran, so it may have taken effect already. Run it again?"
 )
-
-# Events that no tool call emits, or that no restart makes void.
-_NO_OUTPUTS = (
-    *RESERVED,
-    ApprovalRequestEvent,
-    ApprovalResponseEvent,
-    ErrorEvent,
-    ResponseEvent,
-    RestartEvent,
-    UsageEvent,
-)
-# Without a sub-agent's path, these come from the turn's own agent, and not from a tool.
-_OWN = (TokenEvent, ReasoningEvent, HandoffEvent, ToolCallEvent, ToolResultEvent)
 
 
 class TurnPast(Struct):
@@ -185,7 +166,7 @@ def void_outputs(void: Iterable[LoggedEvent], recording: Recording, fold: TurnFo
     paths = {key: _paths_inside(key, call, recording) for key, call in tools.items()}
     outputs: dict[str, list[LoggedEvent]] = {}
     for logged in void:
-        if isinstance(logged.event, _NO_OUTPUTS):
+        if isinstance(logged.event, NO_OUTPUTS):
             continue
         begun = {key: call for key, call in tools.items() if call.begun < logged.position}
         owners = _running_agent(logged, begun, paths) or _emitters(logged, begun)
@@ -227,7 +208,7 @@ def _emitters(logged: LoggedEvent, begun: Mapping[str, RecordedCall]) -> list[st
 def _may_emit(own: tuple[str, ...], event: Event) -> bool:
     """Return True if the code of a tool of the agent at `own` may have emitted an event."""
     if not event.agent_path:
-        return not isinstance(event, _OWN)
+        return not isinstance(event, OWN)
     return len(event.agent_path) > len(own) and event.agent_path[: len(own)] == own
 
 
