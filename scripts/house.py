@@ -244,7 +244,6 @@ def crashing_agent(folder: str, *, waits: bool) -> Any:
     from turnwire import journaled
 
     class Crashing:
-        journal = True
         on_crash = "resume"
 
         async def answer(self, turn: Any) -> AsyncIterator[str]:

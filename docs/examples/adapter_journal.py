@@ -1,4 +1,4 @@
-"""The adapter of `adapter.py` with a journal: a turn whose process is lost continues, and repeats no finished call."""
+"""The adapter of `adapter.py` that records its calls: a turn whose process is lost repeats no finished one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing

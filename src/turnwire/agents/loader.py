@@ -107,7 +107,7 @@ class BlockingAgent(WrappedFunction):
 
 
 # Objects that only offer LangChain's `astream_events`, such as clients of remote runnables. The runnables and graphs of
-# LangChain itself have the adapter `turnwire.agents.langgraph`, which also knows approvals, sub-agents and checkpoints.
+# LangChain itself have the adapter `turnwire.agents.langgraph`, which also knows approvals, sub-agents and threads.
 
 
 StreamEvents = Callable[..., AsyncGenerator[Mapping[str, Any]]]

@@ -1,4 +1,4 @@
-"""The database for code that blocks: the document index, the channels' journal, and commands.
+"""The database for code that blocks: the document index, secrets, and commands.
 
 They run in threads and make the calls that they make to SQLite. The driver is asynchronous, so an event loop in a
 thread of its own serves all of them.
