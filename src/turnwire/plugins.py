@@ -142,7 +142,7 @@ class Plugin:
     socket_wires: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """The wires that only a socket carries, each a function of the turn's id."""
     channel: str | None = None
-    """A package with a `manifest.yaml`: an extension that is a channel."""
+    """A package with a `manifest.yaml`: an extension, most often a channel. Its id is the plugin's name."""
     stores: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
     """Stores by the name that `Turnwire(store=...)` takes: functions of the settings and of what every store takes."""
     settings: Reference | None = None

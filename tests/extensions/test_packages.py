@@ -1,4 +1,4 @@
-"""Extensions of installed and editable packages, which are discovered without being imported."""
+"""Extensions that installed and editable packages declare as plugins."""
 
 import site
 import sys
@@ -10,35 +10,46 @@ import pytest
 from tests.extensions.harness import BASE, running, write_extension
 from tests.serving import quick_settings, saying
 from turnwire import Turnwire
+from turnwire.plugins import installed
 
 
 def make_package(folder: Path, id: str = "weather", package: str = "turnwire_weather", **manifest: str) -> Path:
-    """Write the source of a distribution: a package with a manifest."""
+    """Write the source of a distribution: a package with a manifest and a plugin."""
     code = "from .deep import Main\nRUN = True"
     source = write_extension(folder, id, code, **manifest)
     (source / "deep.py").write_text(BASE + "class Main(Base): ...")
-    (source / "__init__.py").write_text("raise AssertionError('it was run')" if manifest.get("api") == "9" else "")
+    (source / "__init__.py").write_text("")
+    write_plugin(source / "plugin.py", id, package)
     return source.rename(folder / package)
 
 
-def note_installation(where: Path, id: str, package: str) -> None:
+def write_plugin(file: Path, id: str, channel: str) -> None:
+    declaration = f"Plugin(name={id!r}, description='a channel', channel={channel!r})"
+    file.write_text(f"from turnwire.plugins import Plugin\n\nplugin = {declaration}\n")
+
+
+def note_installation(where: Path, id: str, package: str, module: str = "turnwire_weather.plugin") -> None:
     """Write the metadata that pip writes beside a package."""
     noted = where / f"{package}-1.0.dist-info"
     noted.mkdir(parents=True)
     (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (noted / "entry_points.txt").write_text(f"[turnwire.extensions]\n{id} = {package}\n")
+    (noted / "entry_points.txt").write_text(f"[turnwire.channels]\n{id} = {module}:plugin\n")
     (noted / "RECORD").write_text("")
+    installed.cache_clear()
 
 
 @pytest.fixture
-def site_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site_folder(tmp_path: Path) -> Iterator[Path]:
     """The folder that packages are installed in for this test."""
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
-    (tmp_path / "site").mkdir()
-    (tmp_path / "x").mkdir()
-    yield tmp_path / "site"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "turnwire_weather"]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+        (tmp_path / "site").mkdir()
+        (tmp_path / "x").mkdir()
+        yield tmp_path / "site"
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("turnwire_weather", "weather_plugin")]:
         del sys.modules[name]
+    installed.cache_clear()
+    installed()
 
 
 async def test_installed_extension_runs(site_folder: Path, tmp_path: Path) -> None:
@@ -52,21 +63,21 @@ async def test_installed_extension_runs(site_folder: Path, tmp_path: Path) -> No
 
 async def test_editable_extension_runs(site_folder: Path, tmp_path: Path) -> None:
     make_package(tmp_path / "src")
-    note_installation(site_folder, "weather", "turnwire_weather")
     (site_folder / "weather.pth").write_text(str(tmp_path / "src"))
     site.addsitedir(str(site_folder))
+    note_installation(site_folder, "weather", "turnwire_weather")
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel["weather"].state == "running", kernel["weather"].message
         assert kernel["weather"].found.folder == tmp_path / "src" / "turnwire_weather"
 
 
-async def test_discovery_of_a_package_does_not_import_it(site_folder: Path, tmp_path: Path) -> None:
+async def test_discovery_of_a_package_imports_its_declaration_alone(site_folder: Path, tmp_path: Path) -> None:
     make_package(site_folder, api="9")
     note_installation(site_folder, "weather", "turnwire_weather")
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel["weather"].state == "failed"
         assert "api: is '9'" in kernel["weather"].message
-    assert "turnwire_weather" not in sys.modules
+    assert {name for name in sys.modules if name.startswith("turnwire_weather.")} == {"turnwire_weather.plugin"}
 
 
 async def test_folder_wins_over_a_package_with_the_same_id(
@@ -80,17 +91,13 @@ async def test_folder_wins_over_a_package_with_the_same_id(
     assert "the extension 'weather' of the package turnwire_weather is hidden by" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("nowhere_at_all", "there is no package"), ("os.path", "must be the name of a top-level package")],
-)
-async def test_entry_point_without_a_package_is_reported(
-    value: str, message: str, site_folder: Path, tmp_path: Path
-) -> None:
-    note_installation(site_folder, "weather", value)
+@pytest.mark.parametrize("package", ["nowhere_at_all", "nowhere.at_all", "os.path"])
+async def test_plugin_without_its_package_is_reported(package: str, site_folder: Path, tmp_path: Path) -> None:
+    write_plugin(site_folder / "weather_plugin.py", "weather", package)
+    note_installation(site_folder, "weather", "weather_plugin", "weather_plugin")
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel["weather"].state == "failed"
-        assert message in kernel["weather"].message
+        assert "there is no package" in kernel["weather"].message
 
 
 async def test_only_extensions_that_are_named_run(

@@ -1,6 +1,6 @@
 """Manifests of extensions, `manifest.yaml`, found and validated before any of their code runs.
 
-    id: notes_channel            # the folder's or entry point's name
+    id: notes_channel            # the folder's or the plugin's name
     name: Notes
     version: "0.1.0"
     api: "1"                     # the version of this contract
@@ -18,7 +18,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +34,6 @@ logger = logging.getLogger("turnwire.extensions")
 API = "1"
 FILE_NAME = "manifest.yaml"
 MAX_BYTES = 64 * 1024
-ENTRY_POINT_GROUP = "turnwire.extensions"
 PRIVATE_PACKAGE = "turnwire_ext"
 Source = Literal["folder", "pip", "bundled", "attached"]
 ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -198,12 +196,12 @@ def user_folder() -> Path:
 def discover(
     folders: Sequence[Path], may_run: Callable[[FoundExtension], bool] = lambda _: True
 ) -> list[FoundExtension]:
-    """Return all extensions, one for each id: folders win over packages, and packages over bundled ones.
+    """Return all extensions, one for each id: folders win over plugins.
 
     An extension that may not run hides no other one of its id.
     """
     chosen: dict[str, FoundExtension] = {}
-    for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_of_plugins()):
+    for found in (*_in_folders([*folders, user_folder()]), *_of_plugins()):
         winner = chosen.setdefault(found.id, found)
         if winner is not found and not may_run(winner) and may_run(found):
             chosen[found.id] = found
@@ -226,34 +224,25 @@ def _in_folders(folders: Iterable[Path]) -> Iterable[FoundExtension]:
             logger.warning("the extensions folder %s does not exist", folder)
 
 
-def _installed() -> Iterable[FoundExtension]:
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
-        try:
-            yield _read(point.name, "pip", point.value, _package_folder(point))
-        except ManifestError as error:
-            yield FoundExtension(id=point.name, source="pip", package=point.value, problem=str(error))
-
-
-def _package_folder(point: EntryPoint) -> Path:
-    # To find a nested package, the outer one would have to be imported.
-    if not point.value.isidentifier():
-        raise ManifestError(
-            f"entry point {point.name!r}: its value is {point.value!r}, and must be the name of a top-level package"
-        )
-    spec = find_spec(point.value)
-    paths = list(spec.submodule_search_locations or ()) if spec else []
-    if not paths:
-        raise ManifestError(f"entry point {point.name!r}: there is no package {point.value!r}; install it again")
-    return Path(paths[0])
-
-
 def _of_plugins() -> Iterable[FoundExtension]:
     for plugin in installed().values():
-        if plugin.channel is not None:
-            spec = find_spec(plugin.channel)
-            folder = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else Path()
-            source: Source = "bundled" if plugin.channel.startswith("turnwire.") else "pip"
+        if plugin.channel is None:
+            continue
+        source: Source = "bundled" if plugin.channel.startswith("turnwire.") else "pip"
+        folder = _package_folder(plugin.channel)
+        if folder is None:
+            problem = f"plugin {plugin.name!r}: there is no package {plugin.channel!r}; install it again"
+            yield FoundExtension(id=plugin.name, source=source, package=plugin.channel, problem=problem)
+        else:
             yield _read(plugin.name, source, plugin.channel, folder)
+
+
+def _package_folder(package: str) -> Path | None:
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:  # The outer package of a nested one is missing.
+        return None
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _read(expected_id: str, source: Source, package: str, folder: Path) -> FoundExtension:
