@@ -70,7 +70,6 @@ async def test_settings_give_model_address_and_key(
         "MODEL_URL": model_server.url,
         "MODEL_KEY": KEY,
         "MODEL_API": api,
-        "MODEL_RETRIES": "0",
     }
     for name, value in options.items():
         monkeypatch.setenv(f"TURNWIRE_{name}", value)

@@ -199,13 +199,17 @@ async def test_a_login_ends_with_its_key(serve: Serve, puppet: Puppet) -> None:
         assert (await page.http.get("/v1/me")).json()["login_required"] is True
 
 
-async def test_a_login_ends_in_time_and_not_after_its_key(serve: Serve) -> None:
-    async with serve(login_lifetime=0.2) as server, holder(server) as anna, browser(server) as page:
+async def test_a_login_ends_in_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwire.server.auth.LOGIN_SECONDS", 0.2)
+    async with serve() as server, holder(server) as anna, browser(server) as page:
         # A browser drops the cookie by itself; a thief would not.
         cookie = {"Cookie": (await page.login(anna.key)).headers["set-cookie"].partition(";")[0]}
         async with Client(server.url).http as thief, asyncio.timeout(PATIENCE):
             while (await thief.get("/v1/sessions", headers=cookie)).status_code != 401:
                 pass
+
+
+async def test_a_login_does_not_outlast_its_key(serve: Serve) -> None:
     async with serve() as server, holder(server, expires_at=now_ms() + 60_000) as anna, browser(server) as page:
         answer = await page.login(anna.key)
         (age,) = (part for part in answer.headers["set-cookie"].split("; ") if part.startswith("Max-Age="))
