@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -224,6 +225,19 @@ async def test_a_login_holds_over_a_restart_and_in_every_worker(puppet: Puppet, 
     async with serving(Turnwire(puppet, settings=settings)) as server, Client(server.url).http as again:
         cookie = {"Cookie": f"turnwire_{server.port}={value}"}
         assert (await again.get("/v1/me", headers=cookie)).json()["principal"] == "anna"
+
+
+@pytest.mark.parametrize(("secret", "principal"), [("a" * 32, "anna"), ("b" * 32, None)])
+async def test_a_login_holds_in_every_server_with_the_same_secret(
+    puppet: Puppet, tmp_path: Path, secret: str, principal: str | None
+) -> None:
+    first, second = (quick_settings(tmp_path, login_secret=each) for each in ("a" * 32, secret))
+    async with serving(Turnwire(puppet, settings=first)) as server, holder(server) as anna, browser(server) as page:
+        await page.login(anna.key)
+        value = page.cookie.partition("=")[2]
+    async with serving(Turnwire(puppet, settings=second)) as server, Client(server.url).http as again:
+        cookie = {"Cookie": f"turnwire_{server.port}={value}"}
+        assert (await again.get("/v1/me", headers=cookie)).json()["principal"] == principal
 
 
 async def test_by_cookie_too_anothers_sessions_and_missing_scopes_stay_closed(serve: Serve, puppet: Puppet) -> None:
