@@ -156,6 +156,7 @@ def test_every_wire_that_is_served_is_under_contract() -> None:
 # What is written down
 
 
+@cache
 def all_settings() -> dict[str, tuple[str, FieldInfo]]:
     """The settings of the server and `plugin.setting` of the plugins, each with its environment variable."""
     found = {name: (f"TURNWIRE_{name.upper()}", field) for name, field in Settings.model_fields.items()}
@@ -180,6 +181,44 @@ def test_every_setting_is_documented() -> None:
         assert field.description in rows[0], name
         if field.default_factory is None:
             assert f"`{field.default!r}`" in rows[0], name
+
+
+def settings_of_dictionary(node: ast.Dict) -> set[str]:
+    """Return the settings of a dictionary that has nothing else: of the kernel, or of the section of one plugin."""
+    keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    for prefix in ("", *(f"{name}." for name, plugin in installed().items() if plugin.settings is not None)):
+        names = {f"{prefix}{key}" for key in keys if prefix or key not in installed()}
+        if names <= all_settings().keys():
+            return names
+    return set()
+
+
+def test_every_setting_is_set_by_a_test() -> None:
+    files = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py")]
+    functions = [
+        (outer.name, inner)
+        for tree in files
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    # `def serve(**settings)`, or a fixture that returns such a function.
+    takers = {name for name, inner in functions if inner.args.kwarg is not None and inner.args.kwarg.arg == "settings"}
+    takers |= {"Settings", "read_settings"}
+    found: set[str] = set()
+    for node in chain.from_iterable(map(ast.walk, files)):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in takers:
+                found |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+            case ast.Dict():
+                found |= settings_of_dictionary(node)
+            case ast.Constant(value=str(text)):
+                found |= set(re.findall(r"TURNWIRE_[A-Z0-9_]+", text))
+            case _:
+                pass
+    unset = [name for name, (variable, _) in all_settings().items() if not {name, variable} & found]
+    assert not unset, f"no test sets {', '.join(unset)}"
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:

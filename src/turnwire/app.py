@@ -175,7 +175,7 @@ class Turnwire:
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
         self._keeps_files = store == "sqlite" or settings.database_url is not None
-        self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
+        self.logins = Logins(self.keys.valid, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
         self._lifecycle = Lifecycle()

@@ -270,7 +270,6 @@ def build_configured(
         api_key=_model_key(agent, settings),
         api=agent.model_api or settings.model_api,
         timeout=settings.model_timeout,
-        retries=settings.model_retries,
     )
     built.description, built.starters = agent.description, agent.starters
     return built

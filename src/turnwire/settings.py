@@ -158,7 +158,6 @@ class Settings(BaseSettings):
         description="The key that login cookies are signed with; by default the file `login_secret` in the data folder"
         " or, with PostgreSQL, a value that is made of one in the database and the password in its URL.",
     )
-    login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
     brand_name: str = Field(
         default="Turnwire", min_length=1, max_length=60, description="The name on the web pages, instead of Turnwire."
     )
@@ -192,9 +191,6 @@ class Settings(BaseSettings):
         description="The largest request body of a message with files, and the most bytes of its files together;"
         " more are a 413.",
     )
-    max_session_file_bytes: int = Field(
-        default=256 * 1024 * 1024, ge=0, description="The most bytes of all files of a session; more are a 413."
-    )
     max_queued_turns: int = Field(default=8, ge=0, description="The most queued turns of a session; more are a 409.")
     max_running_turns: int = Field(
         default=64, gt=0, description="The most unfinished turns of a principal; more are a 429."
@@ -210,9 +206,6 @@ class Settings(BaseSettings):
     )
     max_tokens_per_day: int = Field(
         default=0, ge=0, description="The most tokens of a principal in a day (UTC); more are a 429. 0 is no limit."
-    )
-    max_socket_rate: float = Field(
-        default=50, gt=0, description="The most messages per second that are read from a WebSocket; others wait."
     )
     history_turns: int = Field(default=50, ge=0, description="The most earlier turns in an agent's history.")
     history_tokens: int = Field(
@@ -236,9 +229,6 @@ class Settings(BaseSettings):
         default=10, gt=0, description="A worker that does not renew its lease for this long counts as lost."
     )
     heartbeat: float = Field(default=15, gt=0, description="The interval of heartbeats on idle streams.")
-    text_start_timeout: float = Field(
-        default=10, ge=0, description="A text stream starts after this long, even without a first token."
-    )
     write_timeout: float = Field(
         default=30, gt=0, description="A reader that accepts no bytes for this long is dropped."
     )
@@ -283,11 +273,6 @@ class Settings(BaseSettings):
     )
     webhook_content: bool = Field(default=False, description="Whether webhooks have the message and the answer.")
 
-    authorization_servers: list[str] = Field(
-        default=[],
-        description="Issuers of the tokens that your `authenticate` accepts; `/mcp` names them to clients.",
-    )
-
     model: str | None = Field(default=None, description="The language model, by its server's name for it.")
     model_url: str | None = Field(
         default=None, description="The URL of the model server, such as `http://localhost:8080/v1`; by default OpenAI."
@@ -299,9 +284,6 @@ class Settings(BaseSettings):
         default="chat", description="The model server's API: `chat` is Chat Completions, which all servers have."
     )
     model_timeout: float = Field(default=60, gt=0, description="A model that sends nothing for this long has failed.")
-    model_retries: int = Field(
-        default=2, ge=0, description="The most retries of a model request before the answer begins."
-    )
 
     model_prices: dict[str, ModelPrice] = Field(
         default={},

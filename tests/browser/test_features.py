@@ -156,7 +156,7 @@ async def test_model_and_its_failure_are_named_under_the_answer(browser: Browser
         (folder / name).write_text(text)
     async with AsyncExitStack() as opened:
         model = await opened.enter_async_context(scripted_model(*whole_turn(), *(fails(401) for _ in range(6))))
-        settings: dict[str, Any] = {"model": "small", "model_url": model.url, "model_key": "k", "model_retries": 0}
+        settings: dict[str, Any] = {"model": "small", "model_url": model.url, "model_key": "k"}
         server = await opened.enter_async_context(serve(docs=[folder], **settings))
         page = await opened.enter_async_context(tab(browser, server.url))
         await within(ready(server.turnwire))

@@ -18,8 +18,8 @@ from tests.extensions.harness import (
     running,
     write_extension,
 )
-from tests.serving import PATIENCE, Puppet, saying, until, within
-from turnwire import AgentError, Turn
+from tests.serving import PATIENCE, Puppet, quick_settings, saying, until, within
+from turnwire import AgentError, Turn, Turnwire
 from turnwire.core.log.events import (
     HandoffEvent,
     ReviewEvent,
@@ -29,7 +29,9 @@ from turnwire.core.log.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
+from turnwire.extensions.calls import KernelLimits
 from turnwire.extensions.contract import StreamStep
+from turnwire.extensions.kernel import Kernel
 
 WORK = (
     StatusEvent("Thinking"),
@@ -341,6 +343,19 @@ async def test_long_silence_starts_a_new_session(tmp_path: Path, monkeypatch: py
             clock[0] += int(minutes * 60_000)
             await kernel.say("chat")
     assert [sessions.index(session) for session in sessions] == [0, 0, 0, 3, 3]
+
+
+def test_settings_limit_sessions_and_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[KernelLimits] = []
+
+    def record(*arguments: Any, limits: KernelLimits, **options: Any) -> Kernel:
+        built.append(limits)
+        return Kernel(*arguments, limits=limits, **options)
+
+    monkeypatch.setattr("turnwire.extensions.kernel.Kernel", record)
+    settings = quick_settings(tmp_path / "data", session_timeout=60, extension_context="extensions")
+    Turnwire(saying("hello"), store="memory", settings=settings, extensions=[tmp_path])
+    assert [(limits.session_timeout, limits.extension_context) for limits in built] == [(60, "extensions")]
 
 
 async def test_channel_sets_the_principal(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ _SETTINGS = {
     "stream_lifetime": 15,
     "cancel_patience": 1,
     "shutdown_grace": 1,
-    "text_start_timeout": 0.2,
     "max_running_turns": 10_000,
     "max_open_streams": 10_000,
     "max_queued_turns": 1_000,

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from tests.models.answers import read_answer, text
-from tests.scripted_model import ScriptedModel, says
-from turnwire.core.errors import ModelUnusableError
+from tests.scripted_model import ScriptedModel, hangs, says
+from tests.serving import within
+from turnwire.core.errors import ModelError, ModelUnusableError
 from turnwire.models.configuration import build_model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
@@ -70,7 +71,6 @@ async def test_settings_give_model_address_and_key(
         "MODEL_URL": model_server.url,
         "MODEL_KEY": KEY,
         "MODEL_API": api,
-        "MODEL_RETRIES": "0",
     }
     for name, value in options.items():
         monkeypatch.setenv(f"TURNWIRE_{name}", value)
@@ -82,6 +82,15 @@ async def test_settings_give_model_address_and_key(
     request = model_server.requests[0]
     assert request.path == {"chat": "/v1/chat/completions", "responses": "/v1/responses"}[api]
     assert (request.body["model"], request.headers["authorization"]) == ("small", f"Bearer {KEY}")
+
+
+async def test_model_that_is_silent_for_the_timeout_of_the_settings_has_failed(model_server: ScriptedModel) -> None:
+    model_server.plan(hangs(), hangs(), hangs())
+    model = build_model(Settings(model="small", model_url=model_server.url, model_timeout=0.2))
+    assert isinstance(model, OpenAIModel)
+    with pytest.raises(ModelError):
+        await within(read_answer(model))
+    await model.close()
 
 
 def test_key_is_hidden_in_the_settings_repr() -> None:

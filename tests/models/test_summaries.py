@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,14 @@ def serve(tmp_path: Path) -> Serve:
     return start
 
 
+@pytest.fixture(autouse=True)
+def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwire.models.configuration.OpenAIModel", partial(OpenAIModel, retries=0))
+
+
 def summarising(model: ScriptedModel, **settings: Any) -> dict[str, Any]:
     model.keeps_alive = False
-    wanted = {"compaction": "summarise", "model": "m", "model_url": model.url, "model_retries": 0}
+    wanted = {"compaction": "summarise", "model": "m", "model_url": model.url}
     return {**wanted, "history_tokens": LIMIT, **settings}
 
 

@@ -4,15 +4,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.scripted_model import ScriptedModel, fails, hangs, model_server
+from tests.serving import quick_settings
 from turnwire.core.errors import EmbedderError, EmbedderUnusableError
 from turnwire.retrieval.embedding import endpoint
 from turnwire.retrieval.embedding.endpoint import EndpointEmbedder
+from turnwire.retrieval.service import build_embedder
 
 __all__ = ["model_server"]
 
@@ -30,6 +33,22 @@ async def test_many_texts_are_sent_in_batches(model_server: ScriptedModel) -> No
     assert {body["model"] for body in model_server.bodies} == {"toy"}
     assert {request.headers["authorization"] for request in model_server.requests} == {"Bearer secret"}
     await embedder.close()
+
+
+async def test_settings_give_the_endpoint_its_model_and_key(model_server: ScriptedModel, tmp_path: Path) -> None:
+    section = {
+        "embeddings": "endpoint",
+        "embeddings_model": "toy",
+        "embeddings_url": model_server.url,
+        "embeddings_key": "secret",
+    }
+    settings = quick_settings(tmp_path, documents=section, model_url="http://127.0.0.1:1/v1", model_key="other")
+    embedder = build_embedder(settings)
+    assert isinstance(embedder, EndpointEmbedder)
+    await embedder.embed_query("tea")
+    await embedder.close()
+    (request,) = model_server.requests
+    assert (request.body["model"], request.headers["authorization"]) == ("toy", "Bearer secret")
 
 
 async def test_vectors_are_normalised(model_server: ScriptedModel) -> None:

@@ -165,7 +165,7 @@ async def test_turn_over_http_has_search_review_and_citations(
         (folder / name).write_text(text)
     model_server.plan(*whole_turn())
     arguments: dict[str, Any] = {"model": "small", "model_url": model_server.url, "model_key": KEY, "model_api": api}
-    settings = quick_settings(tmp_path, documents={"paths": [folder]}, model_retries=0, **arguments)
+    settings = quick_settings(tmp_path, documents={"paths": [folder]}, **arguments)
     turnwire = Turnwire(store="memory", settings=settings)
     async with serving(turnwire) as server:
         librarian = turnwire.services.of(DocumentService).documents

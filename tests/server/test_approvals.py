@@ -57,6 +57,12 @@ async def test_stream_shows_the_approval_request_stays_open_and_continues(server
     }
 
 
+async def test_request_is_denied_after_the_approval_timeout(serve: Serve) -> None:
+    async with serve(careful, approval_timeout=0.05, lease=2) as server, server.ask("Buy it") as stream:
+        (denied,) = [frame.event for frame in await stream.rest() if frame.type == "approval_response"]
+    assert denied["approved"] is False
+
+
 @pytest.mark.parametrize("route", ["/chat", "/v1/rag/sessions/shop/messages"])
 async def test_json_route_answers_202_with_the_approvals(server: Served, route: str) -> None:
     asking: Any = {"json": {"message": "Buy it"}, "headers": {"Idempotency-Key": "k"}}

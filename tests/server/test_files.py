@@ -209,8 +209,9 @@ async def test_turn_and_snapshot_describe_files_and_never_have_them(serve: Serve
 
 
 @pytest.fixture
-async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
-    limits = {"max_file_bytes": 2_000, "max_message_bytes": 5_000, "max_session_file_bytes": 4_500}
+async def server(serve: Serve, kind: StoreKind, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr("turnwire.core.run.runner._MAX_SESSION_FILE_BYTES", 4_500)
+    limits = {"max_file_bytes": 2_000, "max_message_bytes": 5_000}
     async with serve(describe, store=kind, authenticate=by_user, max_body_bytes=1_500, **limits) as served:
         yield served
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -199,13 +200,17 @@ async def test_a_login_ends_with_its_key(serve: Serve, puppet: Puppet) -> None:
         assert (await page.http.get("/v1/me")).json()["login_required"] is True
 
 
-async def test_a_login_ends_in_time_and_not_after_its_key(serve: Serve) -> None:
-    async with serve(login_lifetime=0.2) as server, holder(server) as anna, browser(server) as page:
+async def test_a_login_ends_in_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwire.server.auth.LOGIN_SECONDS", 0.2)
+    async with serve() as server, holder(server) as anna, browser(server) as page:
         # A browser drops the cookie by itself; a thief would not.
         cookie = {"Cookie": (await page.login(anna.key)).headers["set-cookie"].partition(";")[0]}
         async with Client(server.url).http as thief, asyncio.timeout(PATIENCE):
             while (await thief.get("/v1/sessions", headers=cookie)).status_code != 401:
                 pass
+
+
+async def test_a_login_does_not_outlast_its_key(serve: Serve) -> None:
     async with serve() as server, holder(server, expires_at=now_ms() + 60_000) as anna, browser(server) as page:
         answer = await page.login(anna.key)
         (age,) = (part for part in answer.headers["set-cookie"].split("; ") if part.startswith("Max-Age="))
@@ -220,6 +225,19 @@ async def test_a_login_holds_over_a_restart_and_in_every_worker(puppet: Puppet, 
     async with serving(Turnwire(puppet, settings=settings)) as server, Client(server.url).http as again:
         cookie = {"Cookie": f"turnwire_{server.port}={value}"}
         assert (await again.get("/v1/me", headers=cookie)).json()["principal"] == "anna"
+
+
+@pytest.mark.parametrize(("secret", "principal"), [("a" * 32, "anna"), ("b" * 32, None)])
+async def test_a_login_holds_in_every_server_with_the_same_secret(
+    puppet: Puppet, tmp_path: Path, secret: str, principal: str | None
+) -> None:
+    first, second = (quick_settings(tmp_path, login_secret=each) for each in ("a" * 32, secret))
+    async with serving(Turnwire(puppet, settings=first)) as server, holder(server) as anna, browser(server) as page:
+        await page.login(anna.key)
+        value = page.cookie.partition("=")[2]
+    async with serving(Turnwire(puppet, settings=second)) as server, Client(server.url).http as again:
+        cookie = {"Cookie": f"turnwire_{server.port}={value}"}
+        assert (await again.get("/v1/me", headers=cookie)).json()["principal"] == principal
 
 
 async def test_by_cookie_too_anothers_sessions_and_missing_scopes_stay_closed(serve: Serve, puppet: Puppet) -> None:

@@ -409,7 +409,7 @@ async def test_documents_are_resources_and_can_be_searched(
 
 async def test_client_without_a_token_is_told_which_authorization_servers_there_are(serve: Serve) -> None:
     servers = ["https://issuer.example"]
-    async with serve(saying("x"), authenticate=lambda scope: None, authorization_servers=servers) as server:
+    async with serve(saying("x"), authenticate=lambda scope: None, mcp={"authorization_servers": servers}) as server:
         refused = await server.http.post("/mcp", json={})
         error_of(refused, 401)
         url = f"{server.url}/.well-known/oauth-protected-resource/mcp"

@@ -144,8 +144,11 @@ async def test_turn_cancelled_before_its_first_token_is_a_whole_stream(
 # The start
 
 
-async def test_stream_without_frames_begins_after_the_timeout(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
-    async with serve(store=kind, text_start_timeout=0.05) as server, ask(server) as stream:
+async def test_stream_without_frames_begins_after_the_timeout(
+    serve: Serve, kind: StoreKind, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.server.streams.stream.TEXT_START_SECONDS", 0.05)
+    async with serve(store=kind) as server, ask(server) as stream:
         part = await puppet.part()
         assert stream.response.status_code == 200
         # Now that it has begun it can only be completed.

@@ -234,8 +234,9 @@ async def test_message_limit_counts_bytes(serve: Serve) -> None:
     assert await server.written() == (0, 0)
 
 
-async def test_message_rate_is_limited(serve: Serve) -> None:
-    async with serve(saying("a"), max_socket_rate=20) as server, talking(server) as talk:
+async def test_message_rate_is_limited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwire.server.streams.socket.MAX_MESSAGES_PER_SECOND", 20)
+    async with serve(saying("a")) as server, talking(server) as talk:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for number in range(30):
@@ -418,8 +419,11 @@ async def test_slow_client_gets_the_close_code(serve: Serve, puppet: Puppet) -> 
         part.end()
 
 
-async def test_messages_of_a_client_that_does_not_read_are_not_handled(serve: Serve) -> None:
-    async with serve(saying("a"), write_timeout=0.3, max_socket_rate=1e9) as server, talking(server) as talk:
+async def test_messages_of_a_client_that_does_not_read_are_not_handled(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.server.streams.socket.MAX_MESSAGES_PER_SECOND", 1e9)
+    async with serve(saying("a"), write_timeout=0.3) as server, talking(server) as talk:
         talk.connection.transport.pause_reading()
         (socket,) = server.turnwire.streams.connections
         sending = asyncio.create_task(_send_for_ever(talk))

@@ -15,5 +15,4 @@ def build_model(settings: Settings) -> Model | None:
         api_key=settings.model_key.get_secret_value() if settings.model_key else None,
         api=settings.model_api,
         timeout=settings.model_timeout,
-        retries=settings.model_retries,
     )

@@ -29,6 +29,8 @@ from turnwire.models.responses import ResponsesReader, responses_options, respon
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """The last event of some servers repeats the whole answer."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# As OpenAI's client does. More would hide a server that is down behind a turn that seems to think.
+_RETRIES = 2
 _TYPE_PACKAGES = ("openai.types.chat", "openai.types.responses")
 
 
@@ -46,7 +48,7 @@ class OpenAIModel:
         api_key: str | None = None,
         api: Literal["chat", "responses"] = "chat",
         timeout: float = 60.0,
-        retries: int = 2,
+        retries: int = _RETRIES,
     ) -> None:
         try:
             import openai

@@ -157,8 +157,9 @@ class TurnwireApp:
 
     def _in_dialect(self, route: Route, request: Request, refusal: HttpError) -> HttpError:
         """Return an error as the clients of a route expect it."""
-        if refusal.status == 401 and self._services.settings.authorization_servers and route.resource_metadata:
-            url = f"{request.base_url}{route.resource_metadata}"
+        path = None if route.resource_metadata is None else route.resource_metadata(self._services.settings)
+        if refusal.status == 401 and path is not None:
+            url = f"{request.base_url}{path}"
             refusal.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{url}"'
         return route.dialect(refusal) if route.dialect is not None else refusal
 

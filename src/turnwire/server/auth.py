@@ -39,6 +39,8 @@ _PREFIX = "tw_"
 _REFRESH_SECONDS = 2.0
 _COOKIE = "turnwire"
 LOGIN_SECRET_NAME = "login_secret"
+# How long a login lasts. Revoking the key, or a key that expires, ends it earlier.
+LOGIN_SECONDS = 30 * 86_400.0
 _SECRET_BYTES = 32
 _REFUSAL_DELAY = Backoff(first=0.05, longest=2.0)
 _MAX_WAITING_REFUSALS = 16
@@ -161,17 +163,14 @@ class KeyRing:
 class Logins:
     """Login cookies: a browser exchanges its key for a cookie, so that no script needs to hold the key."""
 
-    def __init__(
-        self, valid_key: Callable[[str], ApiKey | None], lifetime: float, allowed_origins: Sequence[str] = ()
-    ) -> None:
-        """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
+    def __init__(self, valid_key: Callable[[str], ApiKey | None], allowed_origins: Sequence[str] = ()) -> None:
+        """`valid_key` returns a usable key by its id.
 
         Pages of the allowed origins may act for the user who is logged in. Cookies are signed with `secret`, which is
         in no database, so that nobody can forge a cookie from a copy of the database.
         """
         self.secret = secrets.token_bytes(_SECRET_BYTES)
         self._valid_key = valid_key
-        self._lifetime = lifetime
         self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
 
     def key_of(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> ApiKey | None:
@@ -193,7 +192,7 @@ class Logins:
 
     def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
         """Return the value of a `Set-Cookie` header for a login with this key."""
-        expires_at = now_ms() + int(self._lifetime * 1000)
+        expires_at = now_ms() + int(LOGIN_SECONDS * 1000)
         if key.expires_at is not None:
             expires_at = min(expires_at, key.expires_at)
         seconds = max(0, expires_at - now_ms()) // 1000

@@ -36,8 +36,8 @@ class Parameter(Struct, frozen=True):
 class Route(Struct, frozen=True):
     """An endpoint at a method and a path, such as `/v1/turns/{id}/events`.
 
-    A last segment `{name:path}` matches the rest of the path, slashes included. `resource_metadata` is the path of the
-    document that tells a client without a key where to get one (RFC 9728).
+    A last segment `{name:path}` matches the rest of the path, slashes included. `resource_metadata` returns the path
+    of the document that tells a client without a key where to get one (RFC 9728), if there is one.
     """
 
     method: str
@@ -56,7 +56,7 @@ class Route(Struct, frozen=True):
     """Whether the body may have files, and so be as large as `max_message_bytes`."""
     access: Access | Callable[[Settings], Access] = "any key"
     """Checked before the endpoint runs. The endpoint checks the rest, if that depends on what it is asked to do."""
-    resource_metadata: str | None = None
+    resource_metadata: Callable[[Settings], str | None] | None = None
     query: type[BaseModel] | None = None
     """The fields of the query, for an endpoint that calls `Request.parse_query`."""
     status: int = 200

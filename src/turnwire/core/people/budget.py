@@ -26,7 +26,6 @@ class Limits(LogLimits, frozen=True, kw_only=True):
     max_worker_turns: int = 1_000
     max_steps_per_turn: int = 100
     max_tokens_per_day: int = 0
-    max_session_file_bytes: int = 256 * 1024 * 1024
     history_turns: int = 50
     history_tokens: int = 32_000
     turn_timeout: float = 600

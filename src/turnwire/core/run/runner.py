@@ -48,6 +48,9 @@ from turnwire.core.run.inputs import JOINS
 from turnwire.core.run.presence import Presence
 from turnwire.core.run.worker import TurnWorker
 
+# The files of a session in all, so that no session fills the disk. Files of a message have settings of their own.
+_MAX_SESSION_FILE_BYTES = 256 * 1024 * 1024
+
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """A message that starts a turn; without a `session_id` it also starts a session, with the given external id.
@@ -135,7 +138,7 @@ class TurnRunner:
     @property
     def max_session_file_bytes(self) -> int:
         """Return the most bytes of the files of a session."""
-        return self._limits.max_session_file_bytes
+        return _MAX_SESSION_FILE_BYTES
 
     async def open(self) -> None:
         self._draining = False
@@ -258,7 +261,7 @@ class TurnRunner:
             on_busy=on_busy,
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
-            max_file_bytes=self._limits.max_session_file_bytes,
+            max_file_bytes=_MAX_SESSION_FILE_BYTES,
             budget=await self.budget(new.record.principal) if self._spending.limit else None,
         )
         accepted = await self._store.create_turn(new, admission)

@@ -168,7 +168,7 @@ async def upload(request: Request, services: Services) -> Json:
     fields = {"data": file.content, "media_type": file.media_type, "name": name and name[:255]}
     sent = parse_fields(Attachment, fields)
     blob = new_blob(file.content, sent.media_type or file.media_type, sent.name)
-    await services.store.put_blob(session.principal, session.id, blob, max_bytes=settings.max_session_file_bytes)
+    await services.store.put_blob(session.principal, session.id, blob, max_bytes=services.runner.max_session_file_bytes)
     return file_json(blob.info)
 
 

@@ -31,6 +31,8 @@ logger = logging.getLogger("turnwire.server")
 _FULL_BYTES = 64 * 1024
 _ROOM_BYTES = 16 * 1024
 _MAX_CONCURRENT = 8
+# Messages of a socket in a second; others wait. More than a person or an application sends, and little work.
+MAX_MESSAGES_PER_SECOND = 50.0
 
 ToMessages = Callable[[bytes], Iterable[str]]
 """Splits bytes of a wire into messages of the socket."""
@@ -368,7 +370,7 @@ class SocketHandler(ABC):
         settings, streams = self.services.settings, self.services.streams
         self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id, self._route)
         self.turns = SocketTurns(streams, self.services.runner, socket)
-        limiter = RateLimiter(settings.max_socket_rate)
+        limiter = RateLimiter(MAX_MESSAGES_PER_SECOND)
         streams.register(socket)
         try:
             await send(self._acceptance)

@@ -27,6 +27,9 @@ logger = logging.getLogger("turnwire.streams")
 
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
 _DEFAULT_WIRE = "sse_chat"
+# A text stream waits for this long, so that a turn that fails at once is an HTTP error. Clients and proxies give up a
+# response without a status after 30 seconds and more.
+TEXT_START_SECONDS = 10.0
 _NO_HEADERS: Headers = []
 
 
@@ -249,6 +252,5 @@ def stream_turn(
 
 def stream_from_first_frame(request: Request, services: Services, record: TurnRecord, wire: Wire) -> Stream:
     """Open a turn's stream from its start, as soon as the wire has something to send."""
-    timeout = services.settings.text_start_timeout
-    source = FirstFrameSource(services.streams, services.store, record, wire, timeout)
+    source = FirstFrameSource(services.streams, services.store, record, wire, TEXT_START_SECONDS)
     return Stream(request, services, wire, source, event_headers(request, record, wire), record)

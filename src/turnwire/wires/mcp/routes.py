@@ -13,6 +13,8 @@ from turnwire.server.request import Request
 from turnwire.server.router import Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Receive, Send
+from turnwire.settings import Settings
+from turnwire.wires.mcp.settings import McpSettings
 
 if TYPE_CHECKING:
     # The SDK is an extra.
@@ -72,16 +74,20 @@ async def resource_metadata(request: Request, services: Services) -> None:
     Our API keys come from the operator. Without an authorization server in the settings there is no metadata, because
     a host would begin a login that cannot succeed.
     """
-    settings = services.settings
-    if not settings.authorization_servers:
+    servers = services.settings.of(McpSettings).authorization_servers
+    if not servers:
         raise HttpError(404, "not_found", "no authorization server is configured; use an API key")
     metadata: dict[str, Any] = {
         "resource": f"{request.base_url}{_PATH}",
-        "authorization_servers": settings.authorization_servers,
+        "authorization_servers": servers,
         "bearer_methods_supported": ["header"],
-        "resource_name": settings.brand_name,
+        "resource_name": services.settings.brand_name,
     }
     await request.respond_json(200, metadata)
+
+
+def _metadata_path(settings: Settings) -> str | None:
+    return f"{_METADATA}{_PATH}" if settings.of(McpSettings).authorization_servers else None
 
 
 def _metadata_route(path: str) -> Route:
@@ -106,6 +112,6 @@ def routes() -> list[Route]:
                 "202": response("A notification was taken"),
                 "501": response("The extra `mcp` is not installed"),
             },
-            resource_metadata=f"{_METADATA}{_PATH}",
+            resource_metadata=_metadata_path,
         ),
     ]
