@@ -70,7 +70,7 @@ async def test_tool_of_the_template_can_ask(model_server: ScriptedModel) -> None
     async with open_actor_desk(MemoryStore(), agent) as desk:
         turn = await desk.start("Pay Bob.")
         await wait_until_suspended(desk, turn)
-        (question,) = (await fold_log(desk.store, turn.id)).open_questions
+        (question,) = (await fold_log(desk.store, turn.id)).requests.open_questions
         await desk.runner.reply(turn.id, question.id, "spare")
         assert await completed_answer(desk, turn) == "I pay.\n\nDone."
     assert conversation_of(model_server.bodies[1])[-1] == ("result", ("c1", "paid bob from spare"))

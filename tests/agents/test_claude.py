@@ -437,7 +437,7 @@ async def test_tool_can_ask_and_runs_again_with_the_answer(scripts: list[Script]
     async with open_actor_desk(MemoryStore(), adapter(tmp_path, paint)) as desk:
         turn = await desk.start("Go")
         await wait_until_suspended(desk, turn)
-        (question,) = (await fold_log(desk.store, turn.id)).open_questions
+        (question,) = (await fold_log(desk.store, turn.id)).requests.open_questions
         assert question.call_id == "call_1"
         await desk.runner.reply(turn.id, question.id, "red")
         events = await desk.events(turn)

@@ -142,7 +142,7 @@ async def finish(desk: Desk, turn: TurnRecord, *, approves: bool = True) -> Turn
             while (state := await desk.store.turn_state(turn.id)) is None:
                 changed.clear()
                 if (await desk.store.find_turn("ann", turn.id)).phase == "waiting":
-                    for request in (await fold_log(desk.store, turn.id)).undecided:
+                    for request in (await fold_log(desk.store, turn.id)).requests.undecided:
                         await desk.runner.decide(turn.id, request.call_id, approved=approves, by="ann")
                 await changed.wait() if await desk.store.turn_state(turn.id) is None else None
     finally:
@@ -253,7 +253,7 @@ async def test_open_call_that_is_not_idempotent_is_repeated_only_if_a_person_all
         bench.done.clear()
         turn = await fork(desk, source, called)
         assert turn.phase == "waiting"
-        requests = (await fold_log(desk.store, turn.id)).undecided
+        requests = (await fold_log(desk.store, turn.id)).requests.undecided
         assert [(request.tool, request.reason) for request in requests] == [("look", CALL_REPEATED)]
         assert RestartEvent(called, FORKED) in [each.event for each in await whole_log(desk.store, turn.id)]
         state = await finish(desk, turn, approves=False)

@@ -129,7 +129,7 @@ def journaling_desk(built: Any, **options: Any) -> Any:
 
 async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, Question]:
     await wait_until_suspended(desk, turn)
-    return {each.prompt: each for each in (await fold_log(desk.store, turn.id)).open_questions}
+    return {each.prompt: each for each in (await fold_log(desk.store, turn.id)).requests.open_questions}
 
 
 @pytest.mark.parametrize("on_crash", ["resume", "close"])

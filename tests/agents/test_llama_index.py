@@ -208,7 +208,7 @@ async def test_wait_of_a_tool_for_a_person_is_a_question(model_server: ScriptedM
 
 async def reply_to(desk: Desk, turn: TurnRecord, prompt: str, value: str) -> None:
     await wait_until_suspended(desk, turn)
-    (question,) = (await fold_log(desk.store, turn.id)).open_questions
+    (question,) = (await fold_log(desk.store, turn.id)).requests.open_questions
     assert question.prompt == prompt
     await desk.runner.reply(turn.id, question.id, value)
 

@@ -268,7 +268,7 @@ def _folded(log: list[LoggedEvent]) -> dict[str, Any]:
         fold.add(logged)
     state, is_ended = fold.state(), isinstance(log[-1].event, DoneEvent)
     identity = {"turn_id": "t1", "session_id": "s1", "agent": "echo", "position": len(log)}
-    phase = "ended" if is_ended else "waiting" if fold.is_waiting else "running" if len(log) > 2 else "queued"
+    phase = "ended" if is_ended else "waiting" if fold.requests.is_waiting else "running" if len(log) > 2 else "queued"
     return {**identity, "phase": phase, "state": state}
 
 

@@ -140,7 +140,7 @@ async def _outcome(desk: Desk, turn: TurnRecord, death: Death | None) -> Outcome
     fold, log = TurnFold(), await whole_log(desk.store, turn.id)
     for logged in log:
         fold.add(logged)
-    valid = [logged for logged in log if not fold.is_void(logged.position) and logged.type not in _UNCOMPARED]
+    valid = [logged for logged in log if not fold.restarts.is_void(logged.position) and logged.type not in _UNCOMPARED]
     events = Counter(f"{logged.type} {getattr(logged.event, 'name', '')}" for logged in valid)
     return Outcome(turn.session_id, answer, fold.state(), events, death)
 

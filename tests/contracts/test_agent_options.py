@@ -167,7 +167,7 @@ async def test_options_are_kept_while_a_turn_waits_for_its_client(case: AgentCas
         options = {"client_tools": [LOCATE], "temperature": 0.25, "tool_choice": {"name": "locate"}}
         turn = await desk.start("Where am I?", options=options)
         await wait_until_suspended(desk, turn)
-        (call,) = (await fold_log(desk.store, turn.id)).open_client_calls
+        (call,) = (await fold_log(desk.store, turn.id)).requests.open_client_calls
         await desk.runner.send_tool_result(turn.id, call.call_id, "Oslo")
         assert outcome(await desk.events(turn)) == ("completed", None)
     before, after = model_server.bodies

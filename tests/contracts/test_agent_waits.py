@@ -76,12 +76,12 @@ class Bank:
 
 async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
     await wait_until_suspended(desk, turn)
-    return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).open_questions}
+    return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).requests.open_questions}
 
 
 async def open_calls(desk: Desk, turn: TurnRecord) -> list[str]:
     await wait_until_suspended(desk, turn)
-    return [call.call_id for call in (await fold_log(desk.store, turn.id)).open_client_calls]
+    return [call.call_id for call in (await fold_log(desk.store, turn.id)).requests.open_client_calls]
 
 
 def results(body: dict[str, Any]) -> list[tuple[str, str]]:
@@ -176,12 +176,12 @@ async def test_mixed_parallel_calls_finish_on_the_server_and_then_the_turn_waits
             while len({each.key for each in await desk.store.journal(turn.id) if each.kind == "tool"}) < 7:
                 await settle()  # Until all five calls and both questions have begun.
         await settle()
-        assert not (await fold_log(desk.store, turn.id)).is_waiting
+        assert not (await fold_log(desk.store, turn.id)).requests.is_waiting
         bank.gate.open()
         assert await open_calls(desk, turn) == ["c2", "c5"]
         fold = await fold_log(desk.store, turn.id)
         assert not fold.is_running("c1")
-        questions = {each.prompt: each.id for each in fold.open_questions}
+        questions = {each.prompt: each.id for each in fold.requests.open_questions}
         # In another order than they were asked, and each still reaches its own call.
         await desk.runner.send_tool_result(turn.id, "c5", {"city": "Rome"})
         await desk.runner.reply(turn.id, questions["From which account to eve?"], {"account": "main"})
@@ -308,11 +308,11 @@ async def answered(desk: Desk, turn: TurnRecord) -> list[Event]:
             if not any(map(begins_wait, batch)):
                 continue
             fold = await fold_log(desk.store, turn.id)
-            for call in fold.open_client_calls:
+            for call in fold.requests.open_client_calls:
                 await desk.runner.send_tool_result(turn.id, call.call_id, {"city": "Oslo"})
-            for question in fold.open_questions:
+            for question in fold.requests.open_questions:
                 await desk.runner.reply(turn.id, question.id, {"account": "main"})
-            for request in fold.undecided:
+            for request in fold.requests.undecided:
                 await desk.runner.decide(turn.id, request.call_id, approved=True)
     return await desk.events(turn)
 

@@ -109,7 +109,7 @@ class WriteCounter:
                     pass  # Committed together with the suspension or its end, which is not the agent's write.
                 case ToolCallEvent(runs_on="client") | JournalEntry(state="waiting"):
                     pass
-                case ToolResultEvent(call_id=call_id) if log.fold.client_call(call_id):
+                case ToolResultEvent(call_id=call_id) if log.fold.requests.client_call(call_id):
                     pass
                 case _:
                     self._note(log)

@@ -105,12 +105,12 @@ async def log_of(desk: Desk, turn: TurnRecord) -> list[Event]:
 async def questions_of(desk: Desk, turn: TurnRecord) -> list[str]:
     """Wait until the turn is suspended, and return the ids of its open questions."""
     await wait_until_suspended(desk, turn)
-    return [question.id for question in (await fold_log(desk.store, turn.id)).open_questions]
+    return [question.id for question in (await fold_log(desk.store, turn.id)).requests.open_questions]
 
 
 async def call_of(desk: Desk, turn: TurnRecord) -> str:
     await wait_until_suspended(desk, turn)
-    (call,) = (await fold_log(desk.store, turn.id)).open_client_calls
+    (call,) = (await fold_log(desk.store, turn.id)).requests.open_client_calls
     return call.call_id
 
 
@@ -321,7 +321,7 @@ async def test_step_that_is_lost_after_its_reply_is_not_repeated_without_consent
     second.gate.open()
     async with open_actor_desk(store, second) as desk:
         await wait_until_suspended(desk, turn)
-        (request,) = (await fold_log(desk.store, turn.id)).undecided
+        (request,) = (await fold_log(desk.store, turn.id)).requests.undecided
         await desk.runner.decide(turn.id, request.call_id, approved=True)
         assert await completed_answer(desk, turn) == "paid 3"
 
@@ -409,4 +409,4 @@ async def test_time_in_which_a_turn_waits_does_not_count(store: Store) -> None:
         question, reply = (
             logged for logged in await whole_log(desk.store, turn.id) if logged.type in ("question", "reply")
         )
-        assert fold.waited_ms == reply.at - question.at
+        assert fold.requests.waited_ms == reply.at - question.at

@@ -40,8 +40,8 @@ def test_later_message_closes_what_is_open_before_it() -> None:
     fold = folded(*SHARED)
     assert (fold.message, fold.message_position, fold.has_answer) == ("Coffee?", 9, False)
     assert [(step.id, step.state) for step in fold.state().steps] == [("c1", "succeeded"), ("c2", "failed")]
-    assert (fold.undecided, unfinished_calls(fold), progress(fold)) == ([], [], ())
-    assert fold.border == 9
+    assert (fold.requests.undecided, unfinished_calls(fold), progress(fold)) == ([], [], ())
+    assert fold.restarts.border == 9
 
 
 def test_transcript_of_a_fork_has_both_messages_and_a_result_for_every_call() -> None:
@@ -65,6 +65,6 @@ def test_work_after_the_later_message_is_the_progress() -> None:
 def test_restarts_of_the_forked_turn_do_not_count() -> None:
     opening = (SessionEvent("s1", "t2", "echo", forked_from="t1", forked_at=3), SHARED[1], RestartEvent(2, "shutdown"))
     fold = folded(*opening, RestartEvent(2, "forked"))
-    assert (fold.restarts, fold.state().restarts) == (0, 0)
+    assert (fold.restarts.count, fold.state().restarts) == (0, 0)
     fold = folded(*opening, RestartEvent(2, "forked"), TokenEvent("x"), RestartEvent(4, "worker_lost"))
-    assert (fold.restarts, fold.state().restarts) == (1, 1)
+    assert (fold.restarts.count, fold.state().restarts) == (1, 1)

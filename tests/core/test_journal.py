@@ -160,7 +160,7 @@ def standing(log: list[LoggedEvent]) -> list[Event]:
     fold = TurnFold()
     for logged in log:
         fold.add(logged)
-    return [logged.event for logged in log if not fold.is_void(logged.position)]
+    return [logged.event for logged in log if not fold.restarts.is_void(logged.position)]
 
 
 def restarts(events: list[Event]) -> list[RestartEvent]:

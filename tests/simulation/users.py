@@ -151,7 +151,7 @@ class Users:
                 fold = TurnFold()
                 for logged in turn.log:
                     fold.add(logged)
-                for request in fold.undecided:
+                for request in fold.requests.undecided:
                     verdicts = [self._chooser.random() < 0.7 for _ in range(self._chooser.choice((1, 1, 2)))]
                     await asyncio.gather(*(self._decide(turn.id, request.call_id, verdict) for verdict in verdicts))
 

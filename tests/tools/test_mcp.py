@@ -117,7 +117,7 @@ def raw_server(seen: Path) -> McpServer:
 
 async def open_questions(desk: Desk, turn: TurnRecord) -> dict[str, str]:
     await wait_until_suspended(desk, turn)
-    return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).open_questions}
+    return {each.prompt: each.id for each in (await fold_log(desk.store, turn.id)).requests.open_questions}
 
 
 @pytest.mark.rotated("mcp_server")

@@ -60,12 +60,12 @@ class RecordedLog:
 
     def _is_written_by_turnwire(self, logged: LoggedEvent, first_call: int) -> bool:
         event = logged.event
-        if self.fold.is_void(logged.position):
+        if self.fold.restarts.is_void(logged.position):
             return True
         match event:
             case ApprovalRequestEvent():
                 return event.reason == OUTCOME_UNKNOWN or event.call_id in self._awaited
-            case ToolCallEvent() | ToolResultEvent() if self.fold.client_call(event.call_id) is not None:
+            case ToolCallEvent() | ToolResultEvent() if self.fold.requests.client_call(event.call_id) is not None:
                 return True
             case StatusEvent():
                 return event.text == MOVING_ON or logged.position <= first_call
@@ -132,13 +132,13 @@ class RecordedLog:
         """Return the last valid event of this kind about a call."""
         for logged in reversed(self._events):
             if isinstance(logged.event, kind) and getattr(logged.event, "call_id", "") == call_id:
-                return None if self.fold.is_void(logged.position) else logged
+                return None if self.fold.restarts.is_void(logged.position) else logged
         return None
 
     def find_reply(self, question_id: str) -> LoggedEvent | None:
         """Return the reply to a question."""
         replies = (logged for logged in self._events if isinstance(logged.event, ReplyEvent))
-        return next((logged for logged in replies if logged.event == self.fold.reply(question_id)), None)
+        return next((logged for logged in replies if logged.event == self.fold.requests.reply(question_id)), None)
 
     def first_unmet(self, *, path: tuple[str, ...] | None = None, before: int | None = None) -> LoggedEvent | None:
         """Return the first event that the agent has not written again, of one agent path or of all."""

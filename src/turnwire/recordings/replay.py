@@ -28,7 +28,7 @@ from turnwire.core.journal.turn_journal import (
     keep_requests,
 )
 from turnwire.core.journal.waits import client_tools
-from turnwire.core.log.codec import LoggedEvent, comparable, decode_event, encode_event
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent, comparable, decode_event, encode_event
 from turnwire.core.log.event_kinds import TOOL_STEPS, WRITTEN_BY_TURNWIRE
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -42,7 +42,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.files import Blob, TurnFiles
 from turnwire.core.log.scope import TurnScope
-from turnwire.core.log.state import OPENING_POSITION, fold_events
+from turnwire.core.log.state import fold_events
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.run.execution import explain_error, whole_response

@@ -199,9 +199,15 @@ def _facts(record: TurnRecord) -> dict[str, Any]:
 def waiting_payload(record: TurnRecord, fold: TurnFold, *, content: bool) -> dict[str, Any]:
     """Return the payload for a turn that waits, with each thing that it waits for."""
     waits = [
-        *(("approval", each.call_id, {"tool": each.tool, "args": each.args}) for each in fold.undecided),
-        *(("question", each.id, {"prompt": each.prompt, "schema": each.schema}) for each in fold.open_questions),
-        *(("client_tool", each.call_id, {"tool": each.tool, "args": each.args}) for each in fold.open_client_calls),
+        *(("approval", each.call_id, {"tool": each.tool, "args": each.args}) for each in fold.requests.undecided),
+        *(
+            ("question", each.id, {"prompt": each.prompt, "schema": each.schema})
+            for each in fold.requests.open_questions
+        ),
+        *(
+            ("client_tool", each.call_id, {"tool": each.tool, "args": each.args})
+            for each in fold.requests.open_client_calls
+        ),
     ]
     data = {
         **_facts(record),

@@ -26,11 +26,10 @@ from msgspec.structs import replace
 from turnwire.core import metrics
 from turnwire.core.contracts.stores import CallKind, CallState, JournalEntry
 from turnwire.core.errors import AgentError
-from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import ToolResultEvent, Usage
 from turnwire.core.log.scope import current_turn
-from turnwire.core.log.state import OPENING_POSITION
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 
 T = TypeVar("T")
@@ -231,10 +230,7 @@ class TurnJournal:
         self._met: set[str] = set()
         self._waiting: set[str] = set()
         self._expected: set[str] = set()
-        self.is_closed = False
-        """True once the turn is being suspended: nothing more is recorded, and no call begins."""
-        self.waiting_calls: Sequence[JournalEntry] = ()
-        """The entries for the calls that wait, once the journal is closed."""
+        self._waiting_calls: Sequence[JournalEntry] | None = None  # Once the journal is closed.
         self.on_change: Callable[[], None] | None = None
         """Called on the event loop after a call has ended while another one waits for an answer."""
         self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
@@ -329,8 +325,17 @@ class TurnJournal:
 
     def close(self) -> None:
         """Record nothing more: the calls that are open now wait for answers."""
-        self.is_closed = True
-        self.waiting_calls = [replace(entry, state="waiting") for entry in self._open.values()]
+        self._waiting_calls = [replace(entry, state="waiting") for entry in self._open.values()]
+
+    @property
+    def is_closed(self) -> bool:
+        """Return True once the turn is being suspended: nothing more is recorded, and no call begins."""
+        return self._waiting_calls is not None
+
+    @property
+    def waiting_calls(self) -> Sequence[JournalEntry]:
+        """Return the entries for the calls that wait, once the journal is closed."""
+        return self._waiting_calls or ()
 
     @property
     def repeats_text(self) -> bool:
@@ -341,7 +346,7 @@ class TurnJournal:
         return self.has_steps_only and bool(self._unmet)
 
     def is_void(self, position: int) -> bool:
-        return self._log.fold.is_void(position)
+        return self._log.fold.restarts.is_void(position)
 
     def place(self, *parts: str) -> str:
         """Return a name for the next run with these parts: the same again when the turn is continued.

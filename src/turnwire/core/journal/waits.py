@@ -112,13 +112,13 @@ class TurnWaits:
 
     async def reply(self, question: QuestionEvent) -> ReplyEvent:
         """Return the reply to a question. Without one, never return: the turn is suspended, and the agent stopped."""
-        if (reply := self._log.fold.reply(question.id)) is not None:
+        if (reply := self._log.fold.requests.reply(question.id)) is not None:
             return reply
         return await self._wait(question)
 
     async def client_result(self, call: ToolCallEvent) -> ToolResultEvent:
         """Return the client's result of a call. Without one, never return, like `reply`."""
-        if (result := self._log.fold.client_result(call.call_id)) is not None:
+        if (result := self._log.fold.requests.client_result(call.call_id)) is not None:
             return result
         return await self._wait(msgspec.structs.replace(call, runs_on="client"))
 
@@ -169,10 +169,10 @@ class TurnWaits:
         for request in requests:
             if not fold.has_call(request.call_id):
                 yield ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path)
-            if fold.approval_request(request.call_id) is None:
+            if fold.requests.approval_request(request.call_id) is None:
                 yield request
         yield from (call for call in calls if not fold.has_call(call.call_id))
-        yield from (question for question in questions if fold.question(question.id) is None)
+        yield from (question for question in questions if fold.requests.question(question.id) is None)
 
 
 _time_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("turnwire_time_limits", default=())

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.log.events import DoneEvent, Event, EventBase, ToolCallEvent, ToolResultEvent
 
+OPENING_POSITION = 2
+"""The position of `message`, the last event that every log begins with."""
 SUSPENSION_EVENTS = ("approval_request", "tool_call", "question")
 """The event types that stand together where a turn is suspended: calls, requests for decisions, and questions."""
 

@@ -1,15 +1,14 @@
 """The fold of a log, event by event, into a `TurnState`."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Literal, assert_never
 
 from msgspec import to_builtins
 
 from turnwire.core.log.approvals import Decision
-from turnwire.core.log.codec import LoggedEvent
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -37,38 +36,28 @@ from turnwire.core.log.events import (
     Usage,
     UsageEvent,
 )
+from turnwire.core.log.requests import TurnRequests
+from turnwire.core.log.restarts import TurnRestarts
 from turnwire.core.log.shared_state import SHARED_STATE, apply_state
-from turnwire.core.log.turns import FollowUp, Input, Question, Step, TurnState
-
-OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
-_NONE: Mapping[str, Any] = MappingProxyType({})
+from turnwire.core.log.turns import FollowUp, Input, Step, TurnState
 
 
 class TurnFold:
-    """Folds a log into a `TurnState`, and keeps what approvals, recovery and limits need to know beyond it."""
+    """Folds a log into a `TurnState`, the requests of the turn (`requests`), and what may be repeated (`restarts`)."""
 
     __slots__ = (
-        "_approvals",
         "_began_at",
-        "_borders",
         "_changes",
         "_citation_positions",
-        "_client_calls",
-        "_client_results",
         "_marks",
-        "_questions",
-        "_replies",
-        "_requests",
-        "_responses",
-        "_restarts",
         "_result_positions",
         "_shared_at",
         "_state",
-        "_waiting_since",
         "pieces",
         "position",
+        "requests",
+        "restarts",
         "steps_taken",
-        "waited_ms",
     )
 
     def __init__(self) -> None:
@@ -83,24 +72,11 @@ class TurnFold:
         self._citation_positions: list[int] = []
         # The old values of changed fields, (position, target, field, value), for a restart to restore.
         self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
-        # Requests and responses by position, and the latest ones by call id. These and the next ones are replaced, not
-        # changed, so that the many turns that have none share the empty ones.
-        self._approvals: tuple[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent], ...] = ()
-        self._requests: Mapping[str, ApprovalRequestEvent] = _NONE
-        self._responses: Mapping[str, ApprovalResponseEvent] = _NONE
-        # Questions and calls of the client's tools by id, and their answers. No restart makes them void.
-        self._questions: Mapping[str, Question] = _NONE
-        self._replies: Mapping[str, ReplyEvent] = _NONE
-        self._client_calls: Mapping[str, ToolCallEvent] = _NONE
-        self._client_results: Mapping[str, ToolResultEvent] = _NONE
-        # The positions at which steps of the turn's own agent have ended, and the results' positions by their calls'.
-        self._borders: list[int] = [OPENING_POSITION]
+        # The positions of results by those of their calls.
         self._result_positions: dict[int, int] = {}
-        self._restarts: tuple[tuple[int, int], ...] = ()  # Position and `from_position`.
         self._shared_at = 0
-        self._waiting_since = 0
-        self.waited_ms = 0
-        """The time that the turn has waited for people."""
+        self.requests = TurnRequests()
+        self.restarts = TurnRestarts()
         self.steps_taken = 0
         """The number of tool calls and searches, including those that a restart has made void."""
 
@@ -110,6 +86,9 @@ class TurnFold:
             self.add_token(event.content, logged.position, logged.at)
         else:
             self.position = logged.position
+            if not isinstance(event, (TokenEvent, ReasoningEvent)):  # Most events are text, which asks for nothing.
+                self.requests.add(logged)
+                self.restarts.add(logged, self.requests)
             self._fold(logged)
             self._mark_answer(logged.position)
 
@@ -129,8 +108,7 @@ class TurnFold:
     @property
     def known_state(self) -> Any:
         """Return the state that the agent shares, if all readers have it; None if a restart may have taken it back."""
-        is_known = not self._restarts or self._restarts[-1][0] < self._shared_at
-        return self._state.shared_state if is_known else None
+        return self._state.shared_state if self.restarts.last_position < self._shared_at else None
 
     @property
     def message(self) -> str:
@@ -161,48 +139,6 @@ class TurnFold:
         """Return the messages that have entered the turn, in order."""
         return self._state.inputs
 
-    @property
-    def undecided(self) -> list[ApprovalRequestEvent]:
-        """Return the requests that a person has yet to decide."""
-        return [request for call_id, request in self._requests.items() if call_id not in self._responses]
-
-    def approval_request(self, call_id: str) -> ApprovalRequestEvent | None:
-        """Return the latest request for a call, also one that is decided."""
-        return self._requests.get(call_id)
-
-    @property
-    def open_questions(self) -> list[Question]:
-        """Return the questions that nobody has answered."""
-        return [question for question in self._questions.values() if question.state == "open"]
-
-    @property
-    def open_client_calls(self) -> list[ToolCallEvent]:
-        """Return the calls of the client's tools that have no result."""
-        return [call for call_id, call in self._client_calls.items() if call_id not in self._client_results]
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return True if the turn waits for a decision, a reply, or a result of the client."""
-        return bool(self.undecided or self.open_questions or self.open_client_calls)
-
-    @property
-    def questions(self) -> list[Question]:
-        """Return all questions, in order."""
-        return list(self._questions.values())
-
-    def question(self, question_id: str) -> Question | None:
-        return self._questions.get(question_id)
-
-    def reply(self, question_id: str) -> ReplyEvent | None:
-        return self._replies.get(question_id)
-
-    def client_call(self, call_id: str) -> ToolCallEvent | None:
-        return self._client_calls.get(call_id)
-
-    def client_result(self, call_id: str) -> ToolResultEvent | None:
-        """Return the result that the client has sent for a call of one of its tools."""
-        return self._client_results.get(call_id)
-
     def is_running(self, call_id: str) -> bool:
         """Return True if the log shows a tool call without a result."""
         step = self._find("tool", call_id)
@@ -211,14 +147,13 @@ class TurnFold:
     @property
     def decisions(self) -> list[Decision]:
         """Return the decisions about calls that have no result yet."""
-        decided = (self.decision(call_id) for call_id in self._responses if self.is_running(call_id))
+        decided = (self.decision(call_id) for call_id in self.requests.responses if self.is_running(call_id))
         return [decision for decision in decided if decision]
 
     def decision(self, call_id: str) -> Decision | None:
-        response = self._responses.get(call_id)
-        if response is None:
+        response, request = self.requests.responses.get(call_id), self.requests.approval_request(call_id)
+        if response is None or request is None:
             return None
-        request = self._requests[call_id]
         return Decision(
             call_id=call_id,
             tool=request.tool,
@@ -245,27 +180,6 @@ class TurnFold:
         """Return the position of a call's result."""
         return self._result_positions.get(call.position)
 
-    @property
-    def border(self) -> int:
-        """Return the position of the last step that must not be repeated: a call, a result, a person's decision."""
-        return self._borders[-1]
-
-    @property
-    def restarts(self) -> int:
-        """Return the number of restarts, without those of the turn that this one was forked from."""
-        return self.restarts_after(0)
-
-    def restarts_after(self, position: int) -> int:
-        # The first event after the copied ones may be the restart of the fork itself.
-        position = max(position, (self._state.forked_at or -1) + 1)
-        return sum(at > position for at, _ in self._restarts)
-
-    def is_void(self, position: int, *, until: int | None = None) -> bool:
-        """Return True if a restart made the event at this position void; with `until`, one that is not after it."""
-        return any(
-            from_position < position < at and (until is None or at <= until) for at, from_position in self._restarts
-        )
-
     def elapsed(self, at: int) -> int:
         """Return the milliseconds from the acceptance of the turn to `at`."""
         return at - self._began_at
@@ -289,7 +203,6 @@ class TurnFold:
             case InputEvent():
                 offset = self._answer_length()
                 state.inputs.append(Input(event.content, event.turn_id, event.by, logged.position, offset, event.mode))
-                self._borders.append(logged.position)
             case StatusEvent():
                 self._change(logged, state, status=event.text)
             case HandoffEvent():
@@ -302,13 +215,8 @@ class TurnFold:
             case ToolCallEvent():
                 step = self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._note_tool(event.tool)
-                self._pass_border(logged)
-                if event.call_id in self._requests:
-                    self._forget_approval(event.call_id)
                 if event.runs_on == "client":
                     step.runs_on = "client"
-                    self._client_calls = {**self._client_calls, event.call_id: event}
-                    self._waiting_since = logged.at
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, progress=event.text if event.text is not None else step.progress)
@@ -319,10 +227,6 @@ class TurnFold:
                 self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
                 self._note_tool(event.tool)
                 self._result_positions[step.position] = logged.position
-                self._pass_border(logged)
-                if event.call_id in self._client_calls and event.call_id not in self._client_results:
-                    self._client_results = {**self._client_results, event.call_id: event}
-                    self._count_wait(logged)
             case CitationEvent():
                 state.citations.append(event)
                 self._citation_positions.append(logged.position)
@@ -330,31 +234,16 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._change(logged, step, state="waiting", reason=event.reason, editable=event.editable)
-                self._approvals += ((logged.position, event),)
-                self._add_request(event)
-                self._waiting_since = logged.at
             case ApprovalResponseEvent():
-                if event.call_id in self._requests:
-                    self._approvals += ((logged.position, event),)
-                    self._responses = {**self._responses, event.call_id: event}
-                    self._pass_border(logged)
-                    self._count_wait(logged)
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, state="running")
                     if event.args is not None:
                         self._change(logged, step, args=event.args)
             case QuestionEvent():
-                self._ask(logged, event)
-            case ReplyEvent():
-                if (question := self._questions.get(event.question_id)) and question.state == "open":
-                    question.state, question.value = "declined" if event.declined else "answered", event.value
-                    self._replies = {**self._replies, event.question_id: event}
-                    self._pass_border(logged)
-                    self._count_wait(logged)
+                state.questions = self.requests.questions
             case RestartEvent():
                 self._rewind(event.from_position)
-                self._restarts += ((logged.position, event.from_position),)
-                state.restarts = self.restarts
+                state.restarts = self.restarts.count
             case UsageEvent():
                 if logged.position > (state.forked_at or 0):  # The turn that was forked has counted the rest.
                     state.usage = add_usage(state.usage, event)
@@ -370,32 +259,12 @@ class TurnFold:
                 if event.name == SHARED_STATE:
                     self._shared_at = logged.position
                     self._change(logged, state, shared_state=apply_state(state.shared_state, event))
-            case TokenEvent() | ReasoningEvent():
+            case ReplyEvent() | TokenEvent() | ReasoningEvent():
                 pass
             case _:
                 assert_never(event)
         if "first_event_ms" not in state.timings and logged.position > OPENING_POSITION:
             self._time("first_event_ms", logged.at)
-
-    def _ask(self, logged: LoggedEvent, event: QuestionEvent) -> None:
-        question = Question(
-            id=event.id,
-            prompt=event.prompt,
-            position=logged.position,
-            schema=event.schema,
-            call_id=event.call_id,
-            agent_path=event.agent_path,
-        )
-        self._questions = {**self._questions, event.id: question}
-        self._state.questions = list(self._questions.values())
-        self._pass_border(logged)
-        self._waiting_since = logged.at
-
-    def _count_wait(self, logged: LoggedEvent) -> None:
-        """Add the time that the turn has waited for an answer. A fork has not waited before it began."""
-        if logged.position > (self._state.forked_at or 0):
-            self.waited_ms += logged.at - self._waiting_since
-        self._waiting_since = logged.at
 
     def _follow_up(self, logged: LoggedEvent, event: MessageEvent) -> None:
         """Begin the answer to another message: what is open before it counts as cancelled."""
@@ -409,11 +278,6 @@ class TurnFold:
         for step in self._state.steps:
             if step.state in ("running", "waiting"):
                 self._change(logged, step, state="failed", result={"error": "cancelled"})
-        self._approvals, self._requests, self._responses = (), _NONE, _NONE
-        self._client_calls, self._client_results = _NONE, _NONE
-        for question in self.open_questions:
-            question.state = "cancelled"
-        self._borders.append(logged.position)
 
     def _time(self, name: str, at: int) -> None:
         self._state.timings.setdefault(name, self.elapsed(at))
@@ -455,25 +319,10 @@ class TurnFold:
         self.steps_taken += kind in ("tool", "search")
         return step
 
-    def _pass_border(self, logged: LoggedEvent) -> None:
-        if not logged.agent_path:
-            self._borders.append(logged.position)
-
     def _is_repeat(self, call_id: str) -> bool:
         """Return True if the request was for a call that ran when the turn was restarted."""
         call = self._find("tool", call_id)
-        requested_at = max(at for at, event in self._approvals if event is self._requests[call_id])
-        return call is not None and any(call.position < restart < requested_at for restart, _ in self._restarts)
-
-    def _add_request(self, event: ApprovalRequestEvent) -> None:
-        self._responses = {key: value for key, value in self._responses.items() if key != event.call_id}
-        self._requests = {**self._requests, event.call_id: event}
-
-    def _forget_approval(self, call_id: str) -> None:
-        """Forget the request for an earlier call of the same id: its decision is not about the new call."""
-        self._approvals = tuple(each for each in self._approvals if each[1].call_id != call_id)
-        self._requests = {key: value for key, value in self._requests.items() if key != call_id}
-        self._responses = {key: value for key, value in self._responses.items() if key != call_id}
+        return call is not None and self.restarts.has_between(call.position, self.requests.requested_at(call_id))
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)
@@ -501,8 +350,6 @@ class TurnFold:
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
         self._state.follow_ups = tuple(each for each in self._state.follow_ups if each.position <= position)
-        self._rewind_approvals(position)
-        self._borders = [border for border in self._borders if border <= position] or [OPENING_POSITION]
         self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}
         for message in self._state.inputs:
             message.answer_offset = min(message.answer_offset, self._answer_length())
@@ -512,15 +359,6 @@ class TurnFold:
         for step in self._state.steps:
             if step.kind in ("tool", "search"):
                 self._note_tool(step.name)
-
-    def _rewind_approvals(self, position: int) -> None:
-        self._approvals = tuple((at, event) for at, event in self._approvals if at <= position)
-        self._requests, self._responses = _NONE, _NONE
-        for _, event in self._approvals:
-            if isinstance(event, ApprovalRequestEvent):
-                self._add_request(event)
-            else:
-                self._responses = {**self._responses, event.call_id: event}
 
 
 def fold_events(events: Iterable[LoggedEvent]) -> TurnFold:

@@ -72,7 +72,7 @@ class SuspendedTurns:
                 except EventTooLargeError as error:
                     raise InvalidReplyError(answer.content, str(error)) from None
                 try:
-                    await (log.flush() if log.fold.is_waiting else log.release())
+                    await (log.flush() if log.fold.requests.is_waiting else log.release())
                     return
                 except (FencedError, PositionError):
                     if not attempts_left:
@@ -109,7 +109,7 @@ class DecisionAnswer(Struct, frozen=True, kw_only=True):
         Raises ApprovalNotFoundError, ApprovalConflictError, InvalidReplyError.
         """
         decision = fold.decision(self.call_id)
-        request = fold.approval_request(self.call_id)
+        request = fold.requests.approval_request(self.call_id)
         if request is None:
             raise ApprovalNotFoundError(self.call_id)
         if self.args is not None and self.args != request.args:
@@ -131,7 +131,7 @@ class DecisionAnswer(Struct, frozen=True, kw_only=True):
         return True
 
     def event(self, fold: TurnFold) -> Event:
-        request = fold.approval_request(self.call_id)
+        request = fold.requests.approval_request(self.call_id)
         is_edited = self.approved and request is not None and self.edited_args not in (None, request.args)
         return ApprovalResponseEvent(
             self.call_id, self.approved, self.reason, self.by, self.edited_args if is_edited else None
@@ -153,7 +153,7 @@ class ReplyAnswer(Struct, frozen=True, kw_only=True):
 
         Raises QuestionNotFoundError, ReplyConflictError, InvalidReplyError.
         """
-        question, reply = fold.question(self.question_id), fold.reply(self.question_id)
+        question, reply = fold.requests.question(self.question_id), fold.requests.reply(self.question_id)
         if question is None:
             raise QuestionNotFoundError(self.question_id)
         if reply is not None:
@@ -167,7 +167,7 @@ class ReplyAnswer(Struct, frozen=True, kw_only=True):
         return False
 
     def event(self, fold: TurnFold) -> Event:
-        question = fold.question(self.question_id)
+        question = fold.requests.question(self.question_id)
         path = question.agent_path if question is not None else ()
         return ReplyEvent(self.question_id, self.value, self.declined, self.reason, self.by, agent_path=path)
 
@@ -182,7 +182,7 @@ class ClientResultAnswer(Struct, frozen=True, kw_only=True):
 
     def is_recorded(self, fold: TurnFold) -> bool:
         """Return True if the same result was sent before. Raises ToolCallNotFoundError, ReplyConflictError."""
-        call, result = fold.client_call(self.call_id), fold.client_result(self.call_id)
+        call, result = fold.requests.client_call(self.call_id), fold.requests.client_result(self.call_id)
         if call is None:
             raise ToolCallNotFoundError(self.call_id)
         if result is not None and (result.success, result.result) != (not self.is_error, self.output):
@@ -190,7 +190,7 @@ class ClientResultAnswer(Struct, frozen=True, kw_only=True):
         return result is not None
 
     def event(self, fold: TurnFold) -> Event:
-        call = fold.client_call(self.call_id)
+        call = fold.requests.client_call(self.call_id)
         return ToolResultEvent(self.call_id, call.tool if call else "", not self.is_error, self.output)
 
 
@@ -199,11 +199,11 @@ Answer = DecisionAnswer | ReplyAnswer | ClientResultAnswer
 
 def _refusals(fold: TurnFold, reason: str) -> Iterator[Answer]:
     """Yield the answers of a turn that nobody has answered in time."""
-    for request in fold.undecided:
+    for request in fold.requests.undecided:
         yield DecisionAnswer(call_id=request.call_id, approved=False, reason=reason)
-    for question in fold.open_questions:
+    for question in fold.requests.open_questions:
         yield ReplyAnswer(question_id=question.id, declined=True, reason=reason)
-    for call in fold.open_client_calls:
+    for call in fold.requests.open_client_calls:
         yield ClientResultAnswer(call_id=call.call_id, output=f"No result: {reason}.", is_error=True)
 
 

@@ -35,7 +35,7 @@ from turnwire.core.errors import (
 from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal
 from turnwire.core.journal.waits import ClientTool, TurnWaits, client_tools
 from turnwire.core.log.approvals import Decision
-from turnwire.core.log.codec import comparable, encode_event, now_ms
+from turnwire.core.log.codec import OPENING_POSITION, comparable, encode_event, now_ms
 from turnwire.core.log.event_kinds import NOT_COMPARED, RESERVED
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -56,7 +56,7 @@ from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import earlier_messages, imported_history
 from turnwire.core.log.model_options import model_options
 from turnwire.core.log.scope import TurnScope, weak_callback
-from turnwire.core.log.state import OPENING_POSITION, TurnFold
+from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, WORKER_LOST, Message, Stop, Turn, TurnRecord
 from turnwire.core.people.budget import Limits, UsageMeter
@@ -361,11 +361,11 @@ class Execution:
             count_saved(recording)
         counts: dict[bytes, int] = {}
         for logged in past.events:
-            if not fold.is_void(logged.position) and not self._is_not_repeated(logged.event):
+            if not fold.restarts.is_void(logged.position) and not self._is_not_repeated(logged.event):
                 body = comparable(logged.event)
                 counts[body] = counts.get(body, 0) + 1
         self._logged = counts
-        void = [logged for logged in past.events if fold.is_void(logged.position)]
+        void = [logged for logged in past.events if fold.restarts.is_void(logged.position)]
         self._journal.void_outputs = void_outputs(void, recording, fold)
 
     def _continues_diverged(self, agent: Agent) -> bool:
@@ -378,7 +378,7 @@ class Execution:
         logger.warning("the agent %r has changed in turn %s: %s", self.record.agent, self.turn_id, journal.divergence)
         for call in unfinished_calls(log.fold):
             log.append(ToolResultEvent(call.id, call.name, False, NOT_REPEATED))
-        log.append(RestartEvent(log.fold.border, "diverged"))
+        log.append(RestartEvent(log.fold.restarts.border, "diverged"))
         log.append(StatusEvent(BEGUN_AGAIN))
         self._logged = None
         self._open_scope(agent, journal.begin_again(), tools)
@@ -395,7 +395,7 @@ class Execution:
         started_at = self.record.started_at
         if self.record.epoch == 1 or started_at is None:
             return self._services.limits.turn_timeout
-        elapsed_ms = await self._store_time() - started_at - self._log.fold.waited_ms
+        elapsed_ms = await self._store_time() - started_at - self._log.fold.requests.waited_ms
         return self._services.limits.turn_timeout - max(elapsed_ms, 0) / 1000
 
     async def _store_time(self) -> int:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from turnwire.core.contracts.agents import Agent, resumes
 from turnwire.core.contracts.stores import JournalEntry
 from turnwire.core.journal.turn_journal import FOLLOW_UP, Recording, fold_journal
-from turnwire.core.log.codec import LoggedEvent, log_event, now_ms
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent, log_event, now_ms
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     AttachedFile,
@@ -30,7 +30,7 @@ from turnwire.core.log.events import (
     TokenEvent,
 )
 from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.log.state import OPENING_POSITION, TurnFold, fold_events
+from turnwire.core.log.state import TurnFold, fold_events
 from turnwire.core.run.recovery import doubtful_calls, repeat_requests, restart_position
 
 FORKED = "forked"
@@ -131,7 +131,7 @@ def _plan_continuation(
     texts = [
         (logged.position, logged.agent_path)
         for logged in copied[recording.base : end]
-        if logged.type in ("token", "reasoning") and not fold.is_void(logged.position)
+        if logged.type in ("token", "reasoning") and not fold.restarts.is_void(logged.position)
     ]
     restart_at = restart_position(end, texts, recording, fold)
     doubtful = doubtful_calls(recording, fold, agent)
@@ -141,7 +141,7 @@ def _plan_continuation(
         plan.add(*repeat_requests(call, fold, restart_at, CALL_REPEATED))
     for logged in plan.events[len(copied) :]:
         fold.add(logged)
-    plan.waits = fold.is_waiting
+    plan.waits = fold.requests.is_waiting
     return plan
 
 
@@ -150,14 +150,14 @@ def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Record
 
     The agent does not repeat the requests for which the journal shows it stopped.
     """
-    ids = {request.call_id for request in fold.undecided} - recording.awaited_calls
+    ids = {request.call_id for request in fold.requests.undecided} - recording.awaited_calls
     requests = [
         logged.position
         for logged in copied
         if logged.type == "approval_request"
         and isinstance(logged.event, ApprovalRequestEvent)
         and logged.event.call_id in ids
-        and not fold.is_void(logged.position)
+        and not fold.restarts.is_void(logged.position)
     ]
     return min(requests, default=len(copied) + 1) - 1
 
@@ -177,7 +177,7 @@ def _entries_until(
         for kind in ("tool_call", "tool_result", "approval_request")
     )
     open_ids = (calls | requests) - results
-    undecided = {request.call_id for request in fold.undecided}
+    undecided = {request.call_id for request in fold.requests.undecided}
     call_ids = {(entry.segment, entry.key): entry.call_id for entry in journal if entry.state == "started"}
     segment = 0
     waiting: set[str] = set()

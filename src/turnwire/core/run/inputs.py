@@ -15,12 +15,13 @@ from types import MappingProxyType
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError, TurnNotFoundError
 from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.log.codec import OPENING_POSITION
 from turnwire.core.log.events import InputEvent, InputMode, Joined, MessageEvent
 from turnwire.core.log.files import ATTACHED
 from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.log.model_options import model_options
 from turnwire.core.log.scope import current_turn
-from turnwire.core.log.state import OPENING_POSITION, TurnFold
+from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turn_log import LogLimits, TurnLog
 from turnwire.core.log.turns import TurnRecord
 

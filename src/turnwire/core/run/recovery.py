@@ -88,14 +88,14 @@ def recover(past: TurnPast, fold: TurnFold, agent: Agent | None, stop: Stop) -> 
     It ends if its agent does not continue, it was restarted too often, or the result of a call was not recorded.
     """
     recording, position = past.recording, fold.position
-    if agent is None or not resumes(agent) or not recording.is_complete or fold.undecided:
+    if agent is None or not resumes(agent) or not recording.is_complete or fold.requests.undecided:
         return Recovery("ended")
-    texts = [text for text in past.texts if not fold.is_void(text[0])]
+    texts = [text for text in past.texts if not fold.restarts.is_void(text[0])]
     restart_at = restart_position(position, texts, recording, fold)
     doubtful = doubtful_calls(recording, fold, agent)
     if restart_at == position and stop is not WORKER_LOST and not doubtful:
         return Recovery("queued", [StatusEvent(MOVING_ON)])
-    if fold.restarts_after(recording.last_finished) >= MAX_RESTARTS:
+    if fold.restarts.count_after(recording.last_finished) >= MAX_RESTARTS:
         return Recovery("ended")
     events: list[Event] = [RestartEvent(restart_at, stop.reason)]
     for call in doubtful:
@@ -111,7 +111,7 @@ def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
         case StatusEvent(text=text):
             return text == MOVING_ON
         case ToolResultEvent(call_id=call_id):
-            return fold.client_result(call_id) is not None
+            return fold.requests.client_result(call_id) is not None
         case _:
             return last.epoch == 0
 
@@ -129,8 +129,8 @@ def restart_position(
     if not recording.calls:
         collected = [each.position for each in fold.inputs if each.mode == "collect"]
         return min(position, max([recording.base, *collected]))
-    calls = [call for call in recording.calls.values() if not fold.is_void(call.since)]
-    known = max((call.position for call in calls if not fold.is_void(call.position)), default=recording.base)
+    calls = [call for call in recording.calls.values() if not fold.restarts.is_void(call.since)]
+    known = max((call.position for call in calls if not fold.restarts.is_void(call.position)), default=recording.base)
     last = min(position, _before_first(at for at, _ in texts if at > known) or position)
     models = [call for call in calls if call.entry.kind == "model"]
     for call in models:
@@ -170,7 +170,7 @@ def void_outputs(void: Iterable[LoggedEvent], recording: Recording, fold: TurnFo
             continue
         begun = {key: call for key, call in tools.items() if call.begun < logged.position}
         owners = _running_agent(logged, begun, paths) or _emitters(logged, begun)
-        if owners and not fold.is_void(logged.position, until=begun[owners[-1]].position):
+        if owners and not fold.restarts.is_void(logged.position, until=begun[owners[-1]].position):
             outputs.setdefault(owners[-1], []).append(logged)
     return outputs
 

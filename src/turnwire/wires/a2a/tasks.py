@@ -134,10 +134,10 @@ async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecor
     if record.phase == "ended":
         raise A2aError(UNSUPPORTED, "the task has ended; send the message with its contextId alone")
     fold = await fold_log(call.services.store, record.id)
-    waiting, questions = [request.call_id for request in fold.undecided], fold.open_questions
-    if not fold.is_waiting:
+    waiting, questions = [request.call_id for request in fold.requests.undecided], fold.requests.open_questions
+    if not fold.requests.is_waiting:
         # The same message may have been taken before; repeating an answer changes nothing.
-        waiting, questions = [decision.call_id for decision in fold.decisions], fold.questions[-1:]
+        waiting, questions = [decision.call_id for decision in fold.decisions], fold.requests.questions[-1:]
         if not waiting and not questions:
             raise A2aError(UNSUPPORTED, "the task runs and waits for no message; send it with the contextId alone")
     answers = read_answers(sent, decides=bool(waiting), question=questions[0] if len(questions) == 1 else None)

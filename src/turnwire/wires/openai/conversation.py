@@ -211,13 +211,13 @@ async def take_answers(
     Raises HttpError, ApprovalConflictError, ReplyConflictError, TurnNotWaitingError.
     """
     fold = await fold_log(services.store, record.id)
-    undecided = [request.call_id for request in fold.undecided]
-    open_ids = [*undecided, *(call.call_id for call in fold.open_client_calls)]
+    undecided = [request.call_id for request in fold.requests.undecided]
+    open_ids = [*undecided, *(call.call_id for call in fold.requests.open_client_calls)]
     for call_id in decisions:
         if call_id not in undecided and fold.decision(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}")
     for call_id in outputs:
-        if fold.client_call(call_id) is None:
+        if fold.requests.client_call(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}, and no such call of your functions")
     if missing := missing_answers(open_ids, {*decisions, *outputs}):
         raise invalid(param, f"answer everything that is open at once; missing: {', '.join(map(repr, missing))}")

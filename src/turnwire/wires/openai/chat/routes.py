@@ -122,7 +122,7 @@ async def _begin(
 async def _continue(request: Request, services: Services, conversation: ClientConversation) -> TurnRecord:
     """Take the results and decisions, and return the turn that has waited for them."""
     record, results = await find_waiting(services, request.caller, conversation.results, "messages")
-    requests = (await fold_log(services.store, record.id)).approval_request
+    requests = (await fold_log(services.store, record.id)).requests.approval_request
     decisions = {call_id: verdict(result) for call_id, result in results.items() if requests(call_id)}
     outputs = {call_id: result.content for call_id, result in results.items() if call_id not in decisions}
     return await take_answers(services, request.caller, record, decisions, outputs, "messages")
