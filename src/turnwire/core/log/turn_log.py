@@ -88,10 +88,7 @@ class TurnLog:
         "_epoch",
         "_failure",
         "_free_until",
-        "_max_event_bytes",
-        "_max_events",
-        "_max_response_bytes",
-        "_max_uncommitted",
+        "_limits",
         "_measured_until",
         "_on_failure",
         "_other_position",
@@ -122,10 +119,7 @@ class TurnLog:
         self._epoch = record.epoch
         self._position = self._committed = record.last_position
         self._store = store
-        self._max_event_bytes = limits.max_event_bytes
-        self._max_response_bytes = limits.max_response_bytes
-        self._max_events = limits.max_events_per_turn
-        self._max_uncommitted = limits.max_uncommitted_events
+        self._limits = limits
         # Up to this position, a small token needs no check.
         self._free_until = 0
         # An upper bound for the bytes of the answer, and the position up to which it counts them.
@@ -221,22 +215,22 @@ class TurnLog:
             raise TurnEndedError(self.turn_id)
         if self._failure is not None:
             raise self._failure
-        if len(body) > self._max_event_bytes:
-            raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._max_event_bytes)
-        if self._position >= self._max_events:
-            raise TooManyEventsError(self._max_events)
+        if len(body) > self._limits.max_event_bytes:
+            raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._limits.max_event_bytes)
+        if self._position >= self._limits.max_events_per_turn:
+            raise TooManyEventsError(self._limits.max_events_per_turn)
 
     def _check_token(self, body: bytes) -> None:
         """Check everything about a token, and set the position up to which the next small ones need no check."""
         self._check(body)
         self._answer_bytes += (self._position - self._measured_until) * _SMALL_BYTES + len(body)
         self._measured_until = self._position + 1
-        if self._answer_bytes > self._max_response_bytes:
+        if self._answer_bytes > self._limits.max_response_bytes:
             self._answer_bytes = len(ascii_json(self.fold.text)) + len(body)
             self._check_response_size(self._answer_bytes)
-        free_tokens = (self._max_response_bytes - self._answer_bytes) // _SMALL_BYTES
-        uncommitted_until = self._committed + self._max_uncommitted
-        self._free_until = min(uncommitted_until, self._max_events, self._measured_until + free_tokens)
+        free_tokens = (self._limits.max_response_bytes - self._answer_bytes) // _SMALL_BYTES
+        uncommitted_until = self._committed + self._limits.max_uncommitted_events
+        self._free_until = min(uncommitted_until, self._limits.max_events_per_turn, self._measured_until + free_tokens)
         self.is_behind = self._position >= uncommitted_until
         self._report_pauses()
 
@@ -251,13 +245,13 @@ class TurnLog:
 
     def _check_response_size(self, size: int) -> None:
         """Raise EventTooLargeError if the `response` event would be too large."""
-        if size > self._max_response_bytes:
-            raise EventTooLargeError("response", size, self._max_response_bytes)
+        if size > self._limits.max_response_bytes:
+            raise EventTooLargeError("response", size, self._limits.max_response_bytes)
 
     def _add(self, logged: LoggedEvent) -> None:
         self._open_request().events.append(logged)
         self._position = self._other_position = logged.position
-        if self._position - self._committed > self._max_uncommitted:
+        if self._position - self._committed > self._limits.max_uncommitted_events:
             self.is_behind = True
 
     def _begin_request(self) -> AppendRequest:
@@ -365,7 +359,7 @@ class TurnLog:
                 metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:
                 self._on_failure(error)
-        self.is_behind = self._position - self._committed > self._max_uncommitted
+        self.is_behind = self._position - self._committed > self._limits.max_uncommitted_events
         if self._changed is not None:
             self._changed.set()
             self._changed = None
