@@ -191,6 +191,6 @@ def _load_plugin(point: EntryPoint) -> Plugin | None:
         logger.warning("the plugin %s (%s) cannot be loaded: %s", point.name, point.value, error)
         return None
     if not isinstance(plugin, Plugin):
-        logger.warning("the plugin %s is left out: %s is no Plugin", point.name, point.value)
+        logger.warning("the plugin %s is left out: %s is not a Plugin", point.name, point.value)
         return None
     return plugin

@@ -132,7 +132,7 @@ def test_replay_needs_no_key_and_says_what_cannot_be_replayed(
     assert "position 4" in other.output
     Path("broken.jsonl").write_text("{}\n")
     assert (
-        "broken.jsonl: the file is no recording"
+        "broken.jsonl: the file is not a recording"
         in workshop.call("replay", "broken.jsonl", "--agent", reference, code=2).output
     )
     assert "there is no agent 'nobody'" in workshop.call("replay", "turn.jsonl", "--agent", "nobody", code=2).output

@@ -82,7 +82,7 @@ PHASES = {
     "syntax": ("class Main(", "it cannot be imported: SyntaxError", "its own code"),
     "exit": ("raise SystemExit(1)", "it cannot be imported: SystemExit", "its own code"),
     "no class": (BASE, "main.py has no class 'Main'", "its own code"),
-    "no extension": ("class Main: ...", "Main is no extension", "an extension has initialize"),
+    "no extension": ("class Main: ...", "Main is not an extension", "an extension has initialize"),
     "constructor": (BASE + "class Main(Base):\n    def __init__(self, token): ...", "Main() failed: TypeError", "argu"),
     "initialize": (
         BASE + "class Main(Base):\n    async def initialize(self, context): raise ValueError('no')",

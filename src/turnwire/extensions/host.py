@@ -184,7 +184,7 @@ class ExtensionHost:
     def _check_class(self, cls: type) -> bool:
         if missing := missing_methods(cls, Extension):
             hint = "an extension has initialize, start, stop, destroy and health_check, all async"
-            self.fail(f"{cls.__name__} is no extension: it has no {', '.join(missing)}", hint)
+            self.fail(f"{cls.__name__} is not an extension: it lacks {', '.join(missing)}", hint)
             return False
         self.provides = detect(cls)
         for name in self.manifest.provides:

@@ -183,9 +183,7 @@ def decode_recording(data: bytes) -> TurnRecording:
 def _read_head(line: Any) -> Turn:
     head = cast("dict[str, Any]", line) if isinstance(line, dict) else {}
     if head.get("recording") != VERSION:
-        raise RecordingError(
-            f"the file is no recording of version {VERSION}, which this Turnwire reads; make one with `turnwire record`"
-        )
+        raise RecordingError(f"the file is not a recording of version {VERSION}; make one with `turnwire record`")
     return msgspec.convert(head["turn"], Turn)
 
 

@@ -188,7 +188,7 @@ def _tool_errors(path: str) -> Generator[None]:
         raise ToolError(f"the note {path!r} is there already; append_to_note adds to it") from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise ToolError(f"{path!r} goes through a link, or through what is no folder") from error
+            raise ToolError(f"{path!r} goes through a link, or through a file") from error
         raise ToolError(f"{path!r} cannot be used: {error.strerror}") from error
 
 

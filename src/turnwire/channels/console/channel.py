@@ -126,7 +126,7 @@ class ConsoleChannel(StreamingChannel):
             lines.append(Text(f"  {clean_line(ask.reason)}", "dim"))
         if not sys.stdin.isatty():
             path = f"POST /v1/turns/{ask.turn_id}/approvals/{ask.call_id}"
-            lines.append(Text(f'  This is no terminal; decide with {path} {{"approved": true}}', "dim"))
+            lines.append(Text(f'  Not a terminal; decide with {path} {{"approved": true}}', "dim"))
         await self._show(*lines)
         if sys.stdin.isatty():
             key = (user_id, ask.call_id)

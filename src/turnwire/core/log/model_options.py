@@ -129,7 +129,7 @@ def chosen_options(choice: bool | Collection[str], possible: Collection[str]) ->
     if isinstance(choice, bool):
         return frozenset(possible if choice else ())
     if unknown := next((name for name in choice if name not in OPTION_NAMES), None):
-        raise ValueError(f"takes_model_options: {unknown!r} is none of {', '.join(OPTION_NAMES)}")
+        raise ValueError(f"takes_model_options: {unknown!r} is not one of {', '.join(OPTION_NAMES)}")
     return frozenset(choice) & frozenset(possible)
 
 

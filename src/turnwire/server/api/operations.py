@@ -167,7 +167,7 @@ All routes: {base}/docs
 @_PROBES.route(
     "GET",
     "/",
-    "The web page; commands to try for a client that is no browser",
+    "The web page; commands to try for a client that is not a browser",
     access="public",
     takes_slot=False,
     responses=_TEXT,

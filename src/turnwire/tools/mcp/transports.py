@@ -115,7 +115,7 @@ def _message(name: str, line: bytes) -> SessionMessage | None:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
         # Programs print to stdout by mistake; a missing response runs into its timeout.
-        logger.debug("the MCP server %r wrote a line that is no message", name)
+        logger.debug("the MCP server %r wrote a line that is not a message", name)
         return None
 
 
