@@ -283,6 +283,8 @@ async def test_decision_before_a_crash_takes_effect_after_it(backend: StoreBacke
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
         desk.runner._worker._draining = True  # The process stops before the decision takes effect.
+        async with desk.runner._worker._claiming:
+            pass  # A claim under way has ended.
         await desk.runner.decide(turn.id, "c1", approved=True)
     backend.crash()
     store = await backend.open()

@@ -253,8 +253,11 @@ async def test_agent_that_emits_in_a_thread_diverges_without_an_error_there() ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: [b"{}", *lines[1:]], "no recording of version 1"),
-        (lambda lines: [lines[0].replace(b'"recording":1', b'"recording":2'), *lines[1:]], "no recording of version 1"),
+        (lambda lines: [b"{}", *lines[1:]], "not a recording of version 1"),
+        (
+            lambda lines: [lines[0].replace(b'"recording":1', b'"recording":2'), *lines[1:]],
+            "not a recording of version 1",
+        ),
         (lambda lines: lines[:-1][: len(lines) // 2], "its end is missing"),
         (lambda lines: [*lines, b'{"other":1}'], "is not a line of a recording"),
         (lambda lines: [lines[0], b"not JSON", *lines[1:]], "line 2 is not"),
