@@ -253,7 +253,7 @@ async def test_agent_that_emits_in_a_thread_diverges_without_an_error_there() ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: [b"{}", *lines[1:]], "not a recording of version 1"),
+        (lambda lines: [b"{}", *lines[1:]], "a recording of version 1"),
         (
             lambda lines: [lines[0].replace(b'"recording":1', b'"recording":2'), *lines[1:]],
             "not a recording of version 1",
