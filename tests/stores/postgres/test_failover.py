@@ -98,7 +98,9 @@ async def test_failover_to_an_asynchronous_standby_resets_readers_whose_position
     puppet = Puppet()
     async with server_of(pair, puppet, tmp_path) as server:
         async with server.ask("Over the failover") as stream, server.ask("Before it") as ended:
-            running, other = await puppet.part(), await puppet.part()
+            # Either turn may begin first.
+            parts = {part.turn.message: part for part in (await puppet.part(), await puppet.part())}
+            running, other = parts["Over the failover"], parts["Before it"]
             running.say("kept ")
             other.say("kept ")
             early = await stream.until("token")
