@@ -110,7 +110,6 @@ class QuestionDeclinedError(ToolError):
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(f"the user did not answer the question{f' ({reason})' if reason else ''}")
-        self.reason = reason
 
 
 class ApprovalConflictError(TurnwireError):
@@ -120,7 +119,6 @@ class ApprovalConflictError(TurnwireError):
 
     def __init__(self, call_id: str, why: str) -> None:
         super().__init__(f"the call {call_id!r} {why}")
-        self.call_id = call_id
 
 
 class AttachmentsNotTakenError(TurnwireError):
@@ -132,7 +130,6 @@ class AttachmentsNotTakenError(TurnwireError):
         else:
             why = f"takes {', '.join(accepted)}, and not {media_type}; send the message without it, or to another agent"
         super().__init__(f"attachments: the agent {agent!r} {why}")
-        self.agent = agent
 
 
 class BadCursorError(TurnwireError):
@@ -148,8 +145,6 @@ class BadPositionError(TurnwireError):
 
     def __init__(self, position: int, last_position: int) -> None:
         super().__init__(f"position: {position} is not in this log, which has the positions 1 to {last_position}")
-        self.position = position
-        self.last_position = last_position
 
 
 class ClientToolConflictError(TurnwireError):
@@ -157,7 +152,6 @@ class ClientToolConflictError(TurnwireError):
 
     def __init__(self, agent: str, tool: str) -> None:
         super().__init__(f"tools: the agent {agent!r} has a tool {tool!r} of its own; give the client's another name")
-        self.tool = tool
 
 
 class ClientToolsNotTakenError(TurnwireError):
@@ -168,7 +162,6 @@ class ClientToolsNotTakenError(TurnwireError):
             f"tools: the agent {agent!r} takes none of the client's; send the message without them, or to an agent "
             "whose `takes_client_tools` is True"
         )
-        self.agent = agent
 
 
 class EmbedderError(TurnwireError):
@@ -178,7 +171,6 @@ class EmbedderError(TurnwireError):
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"cannot compare texts by meaning with {name!r}: {why}")
-        self.name = name
 
 
 class EmbedderUnusableError(EmbedderError):
@@ -194,8 +186,6 @@ class EventTooLargeError(EventRefusedError):
 
     def __init__(self, event_type: str, size: int, limit: int) -> None:
         super().__init__(f"a {event_type!r} event of {size:,} bytes is over the limit of {limit:,}; split it")
-        self.size = size
-        self.limit = limit
 
 
 class TooManyEventsError(EventRefusedError):
@@ -203,7 +193,6 @@ class TooManyEventsError(EventRefusedError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the turn wrote more than {limit:,} events, the limit for one turn; ask for less at once")
-        self.limit = limit
 
 
 class EventsGoneError(TurnwireError):
@@ -214,7 +203,6 @@ class EventsGoneError(TurnwireError):
             f"events {after + 1} to {first_kept - 1} of turn {turn_id!r} are past their retention; "
             f"read its snapshot, or from after={first_kept - 1}"
         )
-        self.turn_id = turn_id
         self.after = after
         self.first_kept = first_kept
 
@@ -226,7 +214,6 @@ class FilesFullError(TurnwireError):
         super().__init__(
             f"attachments: the files of a session may have {limit:,} bytes together; delete turns, or begin a session"
         )
-        self.limit = limit
 
 
 class IdempotencyConflictError(TurnwireError):
@@ -234,7 +221,6 @@ class IdempotencyConflictError(TurnwireError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key!r} was used for another request; use a new key or turn_id for a new message")
-        self.key = key
 
 
 class InvalidReplyError(TurnwireError):
@@ -284,7 +270,6 @@ class TooManyRequestsError(LimitError):
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"too many {kind} of this principal are waiting already; try again in a moment")
-        self.kind = kind
 
 
 class TooManyStreamsError(LimitError):
@@ -306,7 +291,6 @@ class LogRewoundError(TurnwireError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"the log of turn {turn_id!r} is not the one that was read; read it again from the start")
-        self.turn_id = turn_id
 
 
 class ModelNotTakenError(TurnwireError):
@@ -314,7 +298,6 @@ class ModelNotTakenError(TurnwireError):
 
     def __init__(self, agent: str) -> None:
         super().__init__(f"model: the agent {agent!r} cannot be run with another model; name another agent instead")
-        self.agent = agent
 
 
 class ModelOptionNotTakenError(TurnwireError):
@@ -323,7 +306,6 @@ class ModelOptionNotTakenError(TurnwireError):
     code = "model_option_not_taken"
 
     def __init__(self, agent: str, option: str, why: str = "does not take it from clients") -> None:
-        self.agent = agent
         self.option = option
         self.problem = (
             f"the agent {agent!r} {why}; send the message without it, or let the agent's `takes_model_options` allow it"
@@ -344,7 +326,6 @@ class NotFoundError(TurnwireError):
 
     def __init__(self, object_id: str) -> None:
         super().__init__(f"no {self.noun} has the id {object_id!r}")
-        self.object_id = object_id
 
 
 class AgentNotFoundError(NotFoundError):
@@ -420,7 +401,6 @@ class RestartedError(TurnwireError):
 
     def __init__(self, from_position: int) -> None:
         super().__init__(f"the events after position {from_position} are void; read the log again without them")
-        self.from_position = from_position
 
 
 class SessionBusyError(TurnwireError):
@@ -430,7 +410,6 @@ class SessionBusyError(TurnwireError):
         super().__init__(
             f"session {session_id!r} has {unfinished} unfinished turn(s); wait, cancel, or send on_busy=interrupt"
         )
-        self.session_id = session_id
 
 
 class SessionExistsError(TurnwireError):
@@ -438,7 +417,6 @@ class SessionExistsError(TurnwireError):
 
     def __init__(self, external_id: str) -> None:
         super().__init__(f"the session {external_id!r} exists already; use it")
-        self.external_id = external_id
 
 
 class ShuttingDownError(TurnwireError):
@@ -458,7 +436,6 @@ class FencedError(StoreError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id!r} has been taken over by another worker; read its log to follow it")
-        self.turn_id = turn_id
 
 
 class PositionError(StoreError):
@@ -468,7 +445,6 @@ class PositionError(StoreError):
         super().__init__(
             f"turn {turn_id!r} continues at position {expected}, not {position}; read its log before you write again"
         )
-        self.turn_id = turn_id
 
 
 class StoreAwayError(StoreError):
@@ -508,7 +484,6 @@ class TurnNotWaitingError(TurnwireError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id!r} does not wait for a decision; read its state")
-        self.turn_id = turn_id
 
 
 class TurnTakenError(TurnwireError):
@@ -516,7 +491,6 @@ class TurnTakenError(TurnwireError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"another worker runs turn {turn_id!r}; send it a command")
-        self.turn_id = turn_id
 
 
 class UnreadableDocumentError(TurnwireError):
