@@ -7,6 +7,8 @@ is refused, before any work is done.
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from turnwire.core import metrics
 from turnwire.core.errors import TooManyRequestsError
@@ -37,9 +39,15 @@ class FairSlots:
         """Return how many requests of a principal wait for a slot."""
         return len(self._queues.get(principal, ()))
 
-    def slot(self, principal: str) -> "FairSlot":
-        """Return a context that holds a slot. Entering it raises TooManyRequestsError."""
-        return FairSlot(self, principal)
+    @asynccontextmanager
+    async def slot(self, principal: str) -> AsyncGenerator[None]:
+        """Hold a slot in this context. Raises TooManyRequestsError."""
+        await self.take(principal)
+        since = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self.give_back(principal, asyncio.get_running_loop().time() - since)
 
     async def take(self, principal: str) -> None:
         if self.free > 0 and self._held[principal] < self.each and principal not in self._queues:
@@ -96,21 +104,3 @@ class FairSlots:
             if not ticket.done():
                 self._take(principal)
                 ticket.set_result(None)
-
-
-class FairSlot:
-    """One slot of a principal, held while its context is open."""
-
-    __slots__ = ("_principal", "_since", "_slots")
-
-    def __init__(self, slots: FairSlots, principal: str) -> None:
-        self._slots = slots
-        self._principal = principal
-        self._since = 0.0
-
-    async def __aenter__(self) -> None:
-        await self._slots.take(self._principal)
-        self._since = asyncio.get_running_loop().time()
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._slots.give_back(self._principal, asyncio.get_running_loop().time() - self._since)
