@@ -16,12 +16,13 @@ from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.events import CitationEvent, TokenEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.log.seals import Verdict, signature_of, verify_turn
+from turnwire.core.log.seals import signature_of
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.people.budget import Limits
 from turnwire.stores import lines
 from turnwire.stores.lines import decode_seal, encode_seal, seal
+from turnwire.stores.verification import Verdict, verify_turn
 
 KEY = b"k" * 32
 Change = Callable[[list[bytes]], list[bytes]]
@@ -43,7 +44,7 @@ async def sealed_turn(store: Store) -> TurnRecord:
 
 
 async def verdict(store: Store, record: TurnRecord, *keys: bytes) -> Verdict:
-    return await verify_turn(store, lines, await store.find_turn("ann", record.id), keys)
+    return await verify_turn(store, await store.find_turn("ann", record.id), keys)
 
 
 async def test_ended_turn_is_sealed_and_intact(backend: StoreBackend) -> None:

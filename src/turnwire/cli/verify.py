@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from turnwire.core.contracts.stores import JournalEntry, Seal
     from turnwire.core.log.codec import LoggedEvent
-    from turnwire.core.log.seals import Verdict
     from turnwire.core.log.turns import TurnRecord, TurnState
     from turnwire.stores.sqlite import SqliteArchive
+    from turnwire.stores.verification import Verdict
 
 _PAGE = 200
 _SEALED_WITHIN_MS = 3_600_000
@@ -107,8 +107,7 @@ async def _opened(data: Path, url: str | None) -> "AsyncGenerator[_Archive]":
 async def _verify(data: Path, url: str | None, turn: str | None, keys: list[bytes], *, as_json: bool) -> Counter[str]:
     from msgspec.structs import asdict, replace
 
-    from turnwire.core.log.seals import Verdict, verify_turn
-    from turnwire.stores import lines
+    from turnwire.stores.verification import Verdict, verify_turn
 
     counts: Counter[str] = Counter()
     unsealed: list[tuple[Verdict, int]] = []
@@ -123,7 +122,7 @@ async def _verify(data: Path, url: str | None, turn: str | None, keys: list[byte
 
     async with _opened(data, url) as source:
         async for record in _ended(source, turn):
-            verdict = await verify_turn(source, lines, record, keys)
+            verdict = await verify_turn(source, record, keys)
             if verdict.state == "unsealed":
                 unsealed.append((verdict, record.ended_at or 0))
                 continue

@@ -10,41 +10,32 @@ A log that has expired has only its last line, which the root has a digest of to
 
 import hashlib
 import hmac
-import zlib
-from collections.abc import Sequence
 from io import BytesIO
-from typing import Literal, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.contracts.stores import JournalEntry, Seal
-from turnwire.core.errors import StoreError, TurnwireError
-from turnwire.core.log.codec import LoggedEvent
-from turnwire.core.log.follow import PAGE
-from turnwire.core.log.state import fold_events
-from turnwire.core.log.turns import TurnRecord, TurnState
+from turnwire.core.contracts.stores import Seal
 
-_MARK_BYTES = 2
+MARK_BYTES = 2
 
 
 def make_seal(turn_id: str, log: bytes, journal: bytes, key: bytes | None, sealed_at: int) -> Seal:
     """Return the seal of a whole log and journal, as lines (see `stores.lines`)."""
-    log_digest, log_marks = _digest(log)
-    journal_digest, journal_marks = _digest(journal)
+    log_digest, log_marks = digest_lines(log)
+    journal_digest, journal_marks = digest_lines(journal)
     seal = Seal(
         turn_id=turn_id,
-        events=len(log_marks) // _MARK_BYTES,
-        entries=len(journal_marks) // _MARK_BYTES,
+        events=len(log_marks) // MARK_BYTES,
+        entries=len(journal_marks) // MARK_BYTES,
         log=log_digest,
         journal=journal_digest,
         last=hashlib.sha256(log.rpartition(b"\n")[2]).hexdigest(),
-        marks=_marks_digest(log_marks, journal_marks),
+        marks=marks_digest(log_marks, journal_marks),
         sealed_at=sealed_at,
         log_marks=log_marks,
         journal_marks=journal_marks,
     )
-    return seal if key is None else _signed(seal, key)
+    return seal if key is None else replace(seal, signature=signature_of(seal, key))
 
 
 def root_of(seal: Seal) -> str:
@@ -58,143 +49,16 @@ def signature_of(seal: Seal, key: bytes) -> str:
     return hmac.new(key, root_of(seal).encode("ascii"), hashlib.sha256).hexdigest()
 
 
-def _signed(seal: Seal, key: bytes) -> Seal:
-    return replace(seal, signature=signature_of(seal, key))
-
-
-def _digest(lines: bytes) -> tuple[str, bytes]:
+def digest_lines(lines: bytes) -> tuple[str, bytes]:
     """Return the digest of the lines, and the mark of each."""
     running = hashlib.sha256()
     update, digest = running.update, running.digest
     marks: list[bytes] = []
     for line in BytesIO(lines + b"\n" if lines else b""):
         update(line)
-        marks.append(digest()[:_MARK_BYTES])
+        marks.append(digest()[:MARK_BYTES])
     return running.hexdigest(), b"".join(marks)
 
 
-def _marks_digest(log_marks: bytes, journal_marks: bytes) -> str:
+def marks_digest(log_marks: bytes, journal_marks: bytes) -> str:
     return hashlib.sha256(b"%d\n%b%b" % (len(log_marks), log_marks, journal_marks)).hexdigest()
-
-
-# Verification
-
-
-class Verdict(Struct, frozen=True, kw_only=True):
-    """The result of a verification.
-
-    `gap` is an intact turn whose events have expired, `unsealed` one that has no seal (yet). A `broken` one differs
-    from its seal: `problem` says how, and `position` is the first position of the log, or the first entry of the
-    journal, that was changed, dropped or swapped, if it is known.
-    """
-
-    turn_id: str
-    state: Literal["intact", "gap", "unsealed", "broken"]
-    is_signed: bool = False
-    problem: str | None = None
-    position: int | None = None
-    sealed_at: int | None = None
-
-
-class SealedSource(Protocol):
-    """The part of a store that verification reads."""
-
-    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]: ...
-    async def journal(self, turn_id: str) -> list[JournalEntry]: ...
-    async def seal(self, turn_id: str) -> Seal | None: ...
-    async def turn_state(self, turn_id: str) -> TurnState | None: ...
-
-
-class Lines(Protocol):
-    """The functions of `stores.lines`, which the caller passes, because the core imports no store."""
-
-    def to_lines(self, events: Sequence[LoggedEvent]) -> bytes: ...
-    def to_entry_lines(self, entries: Sequence[JournalEntry]) -> bytes: ...
-
-
-async def verify_turn(store: SealedSource, lines: Lines, record: TurnRecord, keys: Sequence[bytes]) -> Verdict:
-    """Compare a turn with its seal. With keys, the seal must be signed with one of them."""
-    try:
-        seal = await store.seal(record.id)
-        if seal is None:
-            return Verdict(turn_id=record.id, state="unsealed")
-        if (problem := _seal_problem(seal, record, keys)) is not None:
-            return Verdict(turn_id=record.id, state="broken", problem=problem)
-        events: list[LoggedEvent] = []
-        position = record.first_kept - 1
-        while page := await store.read(record.id, position, PAGE):
-            events += page
-            position = page[-1].position
-        problem, position = _log_problem(seal, record, lines, events, await store.journal(record.id))
-        if problem is None:
-            problem, position = _state_problem(record, events, await store.turn_state(record.id))
-    except StoreError:
-        raise
-    except (TurnwireError, ValueError, zlib.error) as error:
-        # Bytes that were changed may not even be readable.
-        return Verdict(turn_id=record.id, state="broken", problem=f"it cannot be read: {error}")
-    if problem is not None:
-        return Verdict(turn_id=record.id, state="broken", problem=problem, position=position)
-    state = "gap" if record.first_kept > 1 else "intact"
-    return Verdict(turn_id=record.id, state=state, is_signed=seal.signature is not None, sealed_at=seal.sealed_at)
-
-
-def _seal_problem(seal: Seal, record: TurnRecord, keys: Sequence[bytes]) -> str | None:
-    if seal.turn_id != record.id:
-        return f"its seal is that of turn {seal.turn_id}"
-    if keys and seal.signature is None:
-        return "its seal is not signed"
-    if keys and not any(hmac.compare_digest(signature_of(seal, key), seal.signature or "") for key in keys):
-        return "the signature of its seal is wrong: the seal was changed, or signed with another key"
-    if (seal.log_marks or seal.journal_marks) and seal.marks != _marks_digest(seal.log_marks, seal.journal_marks):
-        return "the marks of its seal were changed"
-    return None
-
-
-def _log_problem(
-    seal: Seal, record: TurnRecord, lines: Lines, events: Sequence[LoggedEvent], entries: Sequence[JournalEntry]
-) -> tuple[str | None, int | None]:
-    """Return what differs, and the first position that does."""
-    if record.first_kept > 1:
-        is_last = record.first_kept == seal.events and len(events) == 1
-        if not is_last or hashlib.sha256(lines.to_lines(events)).hexdigest() != seal.last:
-            return "its last event was changed", seal.events
-        return None, None
-    for name, body, digest, marks in (
-        ("log", lines.to_lines(events), seal.log, seal.log_marks),
-        ("journal", lines.to_entry_lines(entries), seal.journal, seal.journal_marks),
-    ):
-        found, found_marks = _digest(body)
-        if found != digest:
-            number = _first_difference(found_marks, marks)
-            what = "position" if name == "log" else "entry"
-            return f"its {name} was changed, or something was dropped or swapped, from {what} {number} on", number
-    return None, None
-
-
-def _first_difference(found: bytes, sealed: bytes) -> int:
-    step = _MARK_BYTES
-    for number in range(min(len(found), len(sealed)) // step):
-        if found[number * step : (number + 1) * step] != sealed[number * step : (number + 1) * step]:
-            return number + 1
-    return min(len(found), len(sealed)) // step + 1
-
-
-def _state_problem(
-    record: TurnRecord, events: Sequence[LoggedEvent], state: TurnState | None
-) -> tuple[str | None, int | None]:
-    """Compare what is stored beside the log: the state of the turn, and its record."""
-    if record.first_kept > 1:
-        return None, None
-    fold = fold_events(events)
-    folded = fold.state()
-    for name, stored, expected in (
-        ("message", record.message, fold.message),
-        ("outcome", record.outcome, folded.outcome),
-        ("last position", record.last_position, folded.position),
-        ("answer", state and state.text, folded.text),
-        ("citations", state and state.citations, folded.citations),
-    ):
-        if stored != expected:
-            return f"its stored {name} is not that of its log", None
-    return None, None
