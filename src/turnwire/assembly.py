@@ -129,7 +129,7 @@ def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExpor
 def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
     """Return the reports of ended turns: log lines, webhooks, spans. Raises ValueError if the extra is missing."""
     lines = turn_lines(store, content=settings.log_content)
-    tracing = build_tracing(store, runner.worker, settings, tracer_provider)
+    tracing = build_tracing(store, runner.worker.id, settings, tracer_provider)
     return Reports(runner, [lines], build_webhooks(store, settings), tracing)
 
 

@@ -122,7 +122,7 @@ def api(request: pytest.FixtureRequest) -> str:
 
 async def commit(desk: Desk, turn: TurnRecord) -> None:
     async with asyncio.timeout(BOUND):
-        await desk.runner._worker.running[turn.id]._log.flush()
+        await desk.runner.worker.running[turn.id]._log.flush()
 
 
 async def lose_in_tool(store: Store, office: Office, **options: Any) -> TurnRecord:

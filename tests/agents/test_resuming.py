@@ -89,7 +89,7 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
         await bench.gate.reached()
         await wait_for_results(desk, turn, len(bench.done) - 1)
         async with asyncio.timeout(BOUND):
-            await desk.runner._worker.running[turn.id]._log.flush()
+            await desk.runner.worker.running[turn.id]._log.flush()
         await lose_worker(desk)
     return turn
 

@@ -109,7 +109,7 @@ async def test_tool_that_needs_approval_runs_after_it(case: AgentCase, model_ser
             ]
         assert not post.sent
         await settle()
-        assert desk.runner.running_count == 0
+        assert len(desk.runner.worker.running) == 0
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann", args=BOB)
         events = await desk.events(turn)
     assert outcome(events) == ("completed", None)

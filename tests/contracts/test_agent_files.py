@@ -163,7 +163,7 @@ async def test_file_is_there_again_after_a_tool_and_the_loss_of_the_worker(
         await seen(desk, turn, lambda event: event == TokenEvent("A"))
         await lose_worker(desk)
     async with case.desk(model_server, look, store=MemoryStore(data), folder=tmp_path) as desk:
-        assert resumes(desk.runner._agents["agent"])
+        assert resumes(desk.runner.agents["agent"])
         assert outcome(await desk.events(turn)) == ("completed", None)
     assert len(model_server.bodies) == 3
     for body in model_server.bodies:

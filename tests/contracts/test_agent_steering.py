@@ -215,7 +215,7 @@ async def test_message_survives_the_loss_of_the_worker_that_took_it(
     async with case.desk(model_server, office.tool, store=MemoryStore(data), folder=tmp_path) as desk:
         events = await desk.events(turn)
         await check_joined(desk, sent, turn, events)
-        is_continued = resumes(desk.runner._agents["agent"])
+        is_continued = resumes(desk.runner.agents["agent"])
         if is_continued:
             assert outcome(events) == ("completed", None)
             assert messages_of_user(model_server.bodies[2]) == ["How is Oslo?", SENT]

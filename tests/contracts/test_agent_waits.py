@@ -339,7 +339,7 @@ async def test_replay_of_a_turn_with_waits_is_the_same_and_calls_nothing(
         record = await desk.store.find_turn("ann", turn.id)
         recording = decode_recording(encode_recording(await record_turn(desk.store, record, ())))
         requests, paid = len(model_server.requests), list(bank.paid)
-        agent = desk.runner._agents["agent"]
+        agent = desk.runner.agents["agent"]
         replayed = await replay_turn(recording, agent)
         assert replayed.divergence is None
         assert [logged.body for logged in replayed.events] == [logged.body for logged in recording.events]

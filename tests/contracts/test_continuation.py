@@ -109,7 +109,7 @@ class WriteCounter:
                     pass  # Committed together with the suspension or its end, which is not the agent's write.
                 case ToolCallEvent(runs_on="client") | JournalEntry(state="waiting"):
                     pass
-                case ToolResultEvent(call_id=call_id) if log.fold.requests.client_call(call_id):
+                case ToolResultEvent(call_id=call_id) if log.fold.requests.client_calls.get(call_id):
                     pass
                 case _:
                     self._note(log)
@@ -119,7 +119,7 @@ class WriteCounter:
     def _note(self, log: TurnLog) -> None:
         self.writes[log.turn_id] += 1
         if self.desk is not None and f"{self.writes[log.turn_id]:03}" == self._tags[log.turn_id]:
-            self.desk.runner._worker.running[log.turn_id].abandon()
+            self.desk.runner.worker.running[log.turn_id].abandon()
             self.lost[log.turn_id] = log
             self._changed.set()
 

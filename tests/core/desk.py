@@ -193,7 +193,7 @@ async def wait_for_events(desk: Desk, turn: TurnRecord, *events: Event) -> None:
 
 async def lose_worker(desk: Desk) -> None:
     """Make the desk's worker look like one of a dead process: it writes nothing more, and its lease is over."""
-    worker = desk.runner._worker
+    worker = desk.runner.worker
     for loop in worker._loops:
         loop.cancel()
     await asyncio.wait(worker._loops, timeout=BOUND)

@@ -59,7 +59,7 @@ async def test_suspended_turn_continues_after_the_decision(store: Store) -> None
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
         await settle()
-        assert desk.runner.running_count == 0
+        assert len(desk.runner.worker.running) == 0
         assert await types_of(store, turn) == ["session", "message", "token", "tool_call", "approval_request"]
         await desk.runner.decide(turn.id, "c1", approved=True, by="ann")
         events = await desk.events(turn)
@@ -282,8 +282,8 @@ async def test_decision_before_a_crash_takes_effect_after_it(backend: StoreBacke
     async with open_desk(store, careful) as desk:
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
-        desk.runner._worker._draining = True  # The process stops before the decision takes effect.
-        async with desk.runner._worker._claiming:
+        desk.runner.worker._draining = True  # The process stops before the decision takes effect.
+        async with desk.runner.worker._claiming:
             pass  # A claim under way has ended.
         await desk.runner.decide(turn.id, "c1", approved=True)
     backend.crash()
@@ -307,7 +307,7 @@ async def test_overdue_turn_that_cannot_be_read_does_not_keep_others_waiting(
             return await read(reader, turn_id)
 
         monkeypatch.setattr(suspension, "fold_log", fold_log)
-        await desk.runner._suspended.answer_overdue()
+        await desk.runner.suspended.answer_overdue()
         assert (await desk.end(turn)).outcome == "completed"
         assert (await store.find_turn("ann", broken.id)).phase == "waiting"
     assert "not an event" in caplog.text

@@ -230,9 +230,9 @@ async def test_cancelled_turn_leaves_no_task_and_no_reader(store: Store, caplog:
             await gate.reached()
             await desk.cancel(turn)
         await settle()
-        assert desk.runner.running_count == 0
-        assert not desk.runner._worker._tasks
-        assert not desk.runner._presence._readers
+        assert len(desk.runner.worker.running) == 0
+        assert not desk.runner.worker._tasks
+        assert not desk.runner.presence._readers
         assert not await store.unfinished(turn.session_id)
     assert caplog.text == ""
 
@@ -245,7 +245,7 @@ class HungWorker:
 
     def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         self._called = asyncio.Event()
-        monkeypatch.setattr(desk.runner._worker, "end", self._end)
+        monkeypatch.setattr(desk.runner.worker, "end", self._end)
 
     async def _end(self, turn_id: str, stop: Stop) -> Execution:
         self._called.set()
@@ -274,12 +274,12 @@ async def test_cancel_before_a_crash_takes_effect_after_it(
         worker = HungWorker(desk, monkeypatch)
         cancelling = asyncio.create_task(desk.cancel(turn))
         await worker.called()
-        assert await store.commands(desk.runner.worker) == [Command(turn.id, "requested")]
+        assert await store.commands(desk.runner.worker.id) == [Command(turn.id, "requested")]
         await lose_worker(desk)
         cancelling.cancel()
     async with open_actor_desk(store, agent) as desk:
         assert await desk.end(turn) == DoneEvent("cancelled", turn.session_id, turn.id, reason="requested")
-        assert await store.commands(desk.runner.worker) == []
+        assert await store.commands(desk.runner.worker.id) == []
 
 
 async def test_cancel_of_a_client_that_leaves_at_once_takes_effect(

@@ -376,7 +376,7 @@ async def test_abandoned_turn_is_not_written_to(store: Store) -> None:
         turn = await desk.start()
         await gate.reached()
         await followed(store, turn.id, count=3)
-        desk.runner._worker.running[turn.id].abandon()
+        desk.runner.worker.running[turn.id].abandon()
         async with asyncio.timeout(BOUND):
             assert isinstance(await refusal, TurnEndedError)
         await settle()

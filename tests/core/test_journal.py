@@ -146,7 +146,7 @@ async def lose(store: Store, player: Player, **limits: Any) -> TurnRecord:
 
 async def _commit(desk: Desk, turn: TurnRecord) -> None:
     async with asyncio.timeout(BOUND):
-        await desk.runner._worker.running[turn.id]._log.flush()
+        await desk.runner.worker.running[turn.id]._log.flush()
 
 
 async def finish(store: Store, player: Player, turn: TurnRecord) -> tuple[str, list[Event]]:

@@ -47,7 +47,7 @@ def faulty(store: Store) -> FaultyStore:
 async def idle(desk: Any) -> None:
     """Wait until the worker runs nothing."""
     async with asyncio.timeout(BOUND):
-        await desk.runner._worker._idle.wait()
+        await desk.runner.worker._idle.wait()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -60,7 +60,7 @@ async def test_end_is_tried_until_it_is_written(faulty: FaultyStore, fault: Faul
         gate.open()
         await faulty.hit("append", 3 if fault == "fail" else 1)
         if fault != "lose":
-            assert desk.runner.running_count == 1, "a turn without an end still belongs to this worker"
+            assert len(desk.runner.worker.running) == 1, "a turn without an end still belongs to this worker"
         faulty.heal()
         # With a lost answer, the commit may have had the whole answer and its end.
         outcomes = {"fail": ["failed"], "hang": ["completed"], "lose": ["completed", "failed"]}
@@ -113,7 +113,7 @@ async def test_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty: Faul
     """A turn that has written under this claim must not begin again."""
     async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
         faulty.inject(claimed="fail")
-        orphan = await claimed(desk.store, desk.runner.worker)
+        orphan = await claimed(desk.store, desk.runner.worker.id)
         await write(desk.store, orphan, TokenEvent("half"))
         faulty.heal()
         done = await desk.end(orphan)
@@ -164,7 +164,7 @@ async def test_cancel_of_a_turn_that_its_worker_lets_go_waits_for_the_end(faulty
         faulty.inject(append="hang")
         cancelling = asyncio.create_task(desk.cancel(turn))
         await faulty.hit("append")
-        desk.runner._worker.running[turn.id].abandon()
+        desk.runner.worker.running[turn.id].abandon()
         await settle()
         assert not cancelling.done(), "the turn has no end yet"
         faulty.heal()
@@ -217,7 +217,7 @@ async def test_log_that_cannot_be_read_at_the_start_does_not_release_the_turn(
         faulty.inject(read=fault)
         turn = await desk.start()
         await faulty.hit("read", 1 if fault == "hang" else 3)
-        assert desk.runner.running_count == 1
+        assert len(desk.runner.worker.running) == 1
         faulty.heal()
         assert await completed_answer(desk, turn) == "You said: hello"
 

@@ -38,7 +38,7 @@ async def hand_over(store: Store, agent: Continuing, grace: float | None) -> Tur
     """Start a turn with a reader, and stop its process."""
     async with open_actor_desk(store, agent) as desk:
         turn = await desk.start(disconnect_grace=grace)
-        desk.runner.reader_joined(turn)
+        desk.runner.presence.join(turn)
         await agent.gate.reached()
         await drain(desk, 0.01)
     agent.gate = Gate()
@@ -49,8 +49,8 @@ async def test_turn_without_a_grace_continues_without_readers(store: Store) -> N
     async with open_desk(store, held) as desk:
         turn, gate = await start_held_turn(desk, None)
         await gate.reached()
-        desk.runner.reader_joined(turn)
-        desk.runner.reader_left(turn.id, by_client=True)
+        desk.runner.presence.join(turn)
+        desk.runner.presence.depart(turn.id, by_client=True)
         await settle()
         gate.open()
         assert (await desk.end(turn)).outcome == "completed"
@@ -61,12 +61,12 @@ async def test_turn_with_a_grace_is_cancelled_after_its_last_reader_left(store: 
     async with open_desk(store, held) as desk:
         turn, gate = await start_held_turn(desk, grace)
         await gate.reached()
-        desk.runner.reader_joined(turn)
-        desk.runner.reader_joined(turn)
-        desk.runner.reader_left(turn.id, by_client=True)
+        desk.runner.presence.join(turn)
+        desk.runner.presence.join(turn)
+        desk.runner.presence.depart(turn.id, by_client=True)
         await settle()
         assert (await store.find_turn("ann", turn.id)).phase == "running"
-        desk.runner.reader_left(turn.id, by_client=True)
+        desk.runner.presence.depart(turn.id, by_client=True)
         assert await desk.end(turn) == DoneEvent("cancelled", turn.session_id, turn.id, reason="disconnected")
 
 
@@ -74,9 +74,9 @@ async def test_reader_that_returns_in_time_keeps_the_turn(store: Store) -> None:
     async with open_desk(store, held) as desk:
         turn, gate = await start_held_turn(desk, 0)
         await gate.reached()
-        desk.runner.reader_joined(turn)
-        desk.runner.reader_left(turn.id, by_client=True)
-        desk.runner.reader_joined(turn)
+        desk.runner.presence.join(turn)
+        desk.runner.presence.depart(turn.id, by_client=True)
+        desk.runner.presence.join(turn)
         await settle()
         gate.open()
         assert (await desk.end(turn)).outcome == "completed"
@@ -86,8 +86,8 @@ async def test_reader_of_a_stream_closed_by_the_server_has_time_to_return(store:
     async with open_desk(store, held) as desk:
         turn, gate = await start_held_turn(desk, 0)
         await gate.reached()
-        desk.runner.reader_joined(turn)
-        desk.runner.reader_left(turn.id, by_client=False)
+        desk.runner.presence.join(turn)
+        desk.runner.presence.depart(turn.id, by_client=False)
         await settle()
         gate.open()
         assert (await desk.end(turn)).outcome == "completed"
@@ -106,11 +106,11 @@ async def test_readers_of_a_queued_turn_count(store: Store) -> None:
     async with open_desk(store, held) as desk:
         first, first_gate = await start_held_turn(desk, None)
         second, second_gate = await start_held_turn(desk, 0, session_id=first.session_id)
-        desk.runner.reader_joined(second)
-        desk.runner.reader_joined(second)
+        desk.runner.presence.join(second)
+        desk.runner.presence.join(second)
         first_gate.open()
         await second_gate.reached()
-        desk.runner.reader_left(second.id, by_client=True)
+        desk.runner.presence.depart(second.id, by_client=True)
         await settle()
         second_gate.open()
         assert (await desk.end(second)).outcome == "completed"
@@ -120,8 +120,8 @@ async def test_queued_turn_is_cancelled_after_its_last_reader_left(store: Store)
     async with open_desk(store, held) as desk:
         first, first_gate = await start_held_turn(desk, None)
         second, second_gate = await start_held_turn(desk, 0, session_id=first.session_id)
-        desk.runner.reader_joined(second)
-        desk.runner.reader_left(second.id, by_client=True)
+        desk.runner.presence.join(second)
+        desk.runner.presence.depart(second.id, by_client=True)
         assert (await desk.end(second)).reason == "disconnected"
         first_gate.open()
         assert (await desk.end(first)).outcome == "completed"
@@ -193,9 +193,9 @@ async def test_readers_of_an_abandoned_turn_are_still_counted(store: Store) -> N
     async with open_desk(store, held, lease=2 * BOUND) as desk:  # So that nobody takes the turn over.
         turn, gate = await start_held_turn(desk, 0)
         await gate.reached()
-        desk.runner.reader_joined(turn)
-        desk.runner._worker.running[turn.id].abandon()
-        desk.runner.reader_left(turn.id, by_client=True)
+        desk.runner.presence.join(turn)
+        desk.runner.worker.running[turn.id].abandon()
+        desk.runner.presence.depart(turn.id, by_client=True)
         assert (await desk.end(turn)).reason == "disconnected"
 
 
@@ -205,7 +205,7 @@ def test_turn_that_another_process_continues_goes_on_if_a_reader_comes_back() ->
         turn = await hand_over(store, agent, 0)
         async with open_actor_desk(store, agent) as desk:
             await agent.gate.reached()
-            desk.runner.reader_joined(turn)
+            desk.runner.presence.join(turn)
             await asyncio.sleep(60)  # In simulated time: longer than readers are expected.
             agent.gate.open()
             assert (await desk.end(turn)).outcome == "completed"

@@ -24,20 +24,24 @@ from turnwire import journaled
 from turnwire.agents.loader import as_agent
 from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import TurnEndedError
+from turnwire.core.log.codec import log_event
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import (
     ErrorEvent,
     Event,
+    MessageEvent,
     RestartEvent,
     SearchEvent,
+    SessionEvent,
     StatusEvent,
     TokenEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.log.turns import Turn, TurnRecord
-from turnwire.core.run.recovery import MOVING_ON
+from turnwire.core.log.state import TurnFold, fold_events
+from turnwire.core.log.turns import Message, ToolRequest, Turn, TurnRecord
+from turnwire.core.run.recovery import MOVING_ON, progress, unfinished_calls
 
 FIND = ToolCallEvent("c1", "find", {"q": "tea"})
 FOUND = ToolResultEvent("c1", "find", True, "green")
@@ -328,3 +332,37 @@ def test_invalid_on_crash_is_refused() -> None:
     agent.on_crash = "restart"  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="'close' or 'resume'"):
         as_agent(agent)
+
+
+# What is left after a restart
+
+CALLS = [ToolCallEvent(f"c{number}", "find", {"n": number}) for number in (1, 2, 3)]
+RESULTS = [ToolResultEvent(f"c{number}", "find", True, f"r{number}") for number in (1, 2, 3)]
+
+
+def fold_of(*events: Event) -> TurnFold:
+    opening = (SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "http"))
+    return fold_events(log_event(event, position, 1) for position, event in enumerate((*opening, *events), start=1))
+
+
+def test_unfinished_steps_of_a_sub_agent_are_void_after_a_restart() -> None:
+    inner = ToolCallEvent("c9", "find", {}, agent_path=("helper",))
+    events = (CALLS[0], inner, TokenEvent("Wa", agent_path=("helper",)))
+    assert fold_of(*events).restarts.border == 3, "a step of a sub-agent may be repeated"
+    fold = fold_of(*events, RestartEvent(3, "worker_lost"))
+    assert [position for position in range(1, 6) if fold.restarts.is_void(position)] == [4, 5]
+    assert [step.id for step in fold.state().steps] == ["c1"]
+    assert [call.id for call in unfinished_calls(fold)] == ["c1"]
+
+
+def test_progress_groups_the_calls_that_a_model_made_at_once() -> None:
+    first, second, third = CALLS
+    fold = fold_of(TokenEvent("Look: "), first, second, RESULTS[1], RESULTS[0], third, RESULTS[2])
+    requests = [ToolRequest(call.call_id, call.tool, call.args) for call in CALLS]
+    assert progress(fold) == (
+        Message("assistant", "Look: ", tool_calls=(requests[0], requests[1])),
+        Message("tool", "r1", call_id="c1"),
+        Message("tool", "r2", call_id="c2"),
+        Message("assistant", "", tool_calls=(requests[2],)),
+        Message("tool", "r3", call_id="c3"),
+    )

@@ -205,7 +205,7 @@ async def test_turn_that_has_lost_its_worker_is_replayed_without_the_loss() -> N
     async with open_actor_desk(store, journaling(slow)) as desk:
         turn = await desk.start("Where?")
         await gate.reached()
-        await desk.runner._worker.running[turn.id]._log.flush()
+        await desk.runner.worker.running[turn.id]._log.flush()
         await lose_worker(desk)
     gate.open()
     async with open_actor_desk(store, journaling(slow)) as desk:

@@ -69,7 +69,7 @@ async def test_drain_interrupts_turns_after_the_grace_period(store: Store) -> No
         assert isinstance(error, ErrorEvent)
         assert (error.code, error.retryable) == ("interrupted", True)
         assert done == DoneEvent("interrupted", turn.session_id, turn.id, reason="shutdown")
-        assert desk.runner.running_count == 0
+        assert len(desk.runner.worker.running) == 0
 
 
 async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(backend: StoreBackend) -> None:
@@ -136,14 +136,14 @@ async def test_deleted_turn_does_not_keep_a_worker_from_the_other_turns_it_has_t
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = TurnRunner(store, {"echo": GeneratorAgent(echo)})
-    orphan = await claimed(store, runner.worker)
+    orphan = await claimed(store, runner.worker.id)
     find = store.unfinished
 
     async def with_deleted(*, where: UnfinishedFilter) -> list[TurnRecord]:
         return [replace(orphan, id=new_id()), *await find(where=where)]
 
     monkeypatch.setattr(store, "unfinished", with_deleted)
-    await runner._worker._find_orphans()
+    await runner.worker._find_orphans()
     assert (await Desk(store, runner).end(orphan)).outcome == "completed"
     await runner.close()
 

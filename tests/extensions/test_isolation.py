@@ -49,7 +49,7 @@ async def test_stuck_channel_does_not_delay_the_agent(tmp_path: Path) -> None:
         # The agent has finished while its first words are still being shown.
         await within(finished.wait())
         (turn,) = await kernel.turnwire.store.list_turns("chat:ann")
-        await until(lambda: turn.id not in kernel.turnwire.runner._worker.running)
+        await until(lambda: turn.id not in kernel.turnwire.runner.worker.running)
         assert len(kernel.calls("chat")) == 2
         kernel.extension("chat").gate.set()
         text = await within(answering)

@@ -37,7 +37,7 @@ from turnwire.core.journal.turn_journal import current_journal
 
 class HeldDemo(DemoAgent):
     async def answer(self, turn):
-        is_first = not current_journal().is_continued
+        is_first = not current_journal().recording.calls
         async for event in super().answer(turn):
             yield event
             if is_first and getattr(event, "call_id", "") == "buy_tickets":

@@ -184,7 +184,7 @@ async def test_collector_receives_a_trace_with_the_id_of_the_turn(tmp_path: Path
         turnwire = Turnwire(answer, store="memory", settings=settings)
         async with turnwire.lifespan():
             turn_id, _ = await ask(turnwire, "secret message")
-            await until(lambda: turnwire.runner.running_count == 0)
+            await until(lambda: len(turnwire.runner.worker.running) == 0)
         # The last spans are sent when the server closes.
         (call,) = await collector.count(1)
     assert (call.path, call.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
@@ -192,7 +192,7 @@ async def test_collector_receives_a_trace_with_the_id_of_the_turn(tmp_path: Path
     (of_resource,) = sent.resource_spans
     service = {attribute.key: attribute.value.string_value for attribute in of_resource.resource.attributes}
     assert service["service.name"] == "turnwire"
-    assert service["service.instance.id"] == turnwire.runner.worker
+    assert service["service.instance.id"] == turnwire.runner.worker.id
     received = of_resource.scope_spans[0].spans
     assert len(received) == 6
     assert {span.trace_id for span in received} == {UUID(turn_id).bytes}

@@ -90,7 +90,7 @@ async def test_metrics_count_turns_commits_and_readers(
         assert changed("turnwire_commit_seconds_count") >= 8
         # All but the two that each turn begins with, which the store commits when it accepts it.
         assert changed("turnwire_commit_events_sum") == 3 + 2 + 2 + 1
-        assert (await scraped(server))[f"turnwire_worker_info[{server.turnwire.runner.worker}]"] == 1
+        assert (await scraped(server))[f"turnwire_worker_info[{server.turnwire.runner.worker.id}]"] == 1
 
 
 async def test_gaps_and_slow_readers_are_counted(serve: Serve, puppet: Puppet) -> None:
@@ -127,7 +127,7 @@ async def test_metrics_and_workers_need_the_operate_scope(serve: Serve, puppet: 
             assert (await ops.http.get("/metrics")).status_code == 200
             turn_id = await anna.start("in private")
             (worker,) = (await ops.http.get("/v1/workers")).json()["workers"]
-            assert (worker["id"], worker["draining"]) == (server.turnwire.runner.worker, False)
+            assert (worker["id"], worker["draining"]) == (server.turnwire.runner.worker.id, False)
             everything = (await ops.http.get("/v1/workers")).json()
             assert [(turn["turn_id"], turn["principal"]) for turn in everything["turns"]] == [(turn_id, "anna")]
             assert "in private" not in str(everything)

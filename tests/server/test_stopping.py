@@ -97,7 +97,7 @@ async def test_cancel_that_is_not_acknowledged_in_time_is_a_202_and_stands(
     part = await puppet.part()
     runner = server.turnwire.runner
     # As if another process ran the turn, and did not answer.
-    monkeypatch.setattr(runner._worker, "end", _taken)
+    monkeypatch.setattr(runner.worker, "end", _taken)
     impatient = msgspec.structs.replace(runner._limits, lease=0.01, cancel_patience=0.01)
     monkeypatch.setattr(runner, "_limits", impatient)
     answer = await server.http.post(f"/v1/turns/{turn_id}/cancel")

@@ -78,7 +78,7 @@ def _command() -> list[_Patch]:
     """Return a cancel that is not durable before it takes effect: another process never hears of it."""
 
     async def command_stop(runner: TurnRunner, turn_id: str, reason: str) -> None:
-        runner._worker.wake(for_commands=True)
+        runner.worker.wake(for_commands=True)
 
     return [(TurnRunner, "_command_stop", command_stop)]
 

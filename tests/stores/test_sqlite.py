@@ -684,7 +684,7 @@ async def test_turn_that_ends_while_the_database_is_locked_ends_after_it(store: 
                 with pytest.raises(StoreError):
                     await store._writer.flush()
                 failures += 1
-            assert desk.runner.running_count == 1
+            assert len(desk.runner.worker.running) == 1
         assert (await desk.end(turn)).outcome == "failed"
         assert (await desk.end(following)).outcome == "completed"
 

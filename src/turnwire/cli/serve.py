@@ -490,12 +490,12 @@ async def _work(turnwire: "Turnwire", on_started: Callable[[], None]) -> None:
     on_started()
     await stop_requested.wait()
     await turnwire.close()
-    if turnwire.runner.has_left_behind:
+    if turnwire.runner.worker.has_left_behind:
         # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
         os._exit(0)
 
 
 def _print_shutdown(turnwire: "Turnwire") -> None:
-    running = turnwire.runner.running_count
+    running = len(turnwire.runner.worker.running)
     if running:
         typer.echo(f"Shutting down; {running} turn(s) have {turnwire.settings.shutdown_grace:g} s to finish")

@@ -224,7 +224,7 @@ class WebServer(uvicorn.Server):
         # First, because uvicorn raises the signal again at the end, which ends the process.
         self._on_stopping()
         await super().shutdown(sockets)
-        if self._turnwire.runner.has_left_behind:
+        if self._turnwire.runner.worker.has_left_behind:
             # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
             os._exit(0)
 

@@ -110,6 +110,7 @@ class QuestionDeclinedError(ToolError):
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(f"the user did not answer the question{f' ({reason})' if reason else ''}")
+        self.reason = reason
 
 
 class ApprovalConflictError(TurnwireError):

@@ -65,7 +65,7 @@ class RecordedLog:
         match event:
             case ApprovalRequestEvent():
                 return event.reason == OUTCOME_UNKNOWN or event.call_id in self._awaited
-            case ToolCallEvent() | ToolResultEvent() if self.fold.requests.client_call(event.call_id) is not None:
+            case ToolCallEvent() | ToolResultEvent() if self.fold.requests.client_calls.get(event.call_id) is not None:
                 return True
             case StatusEvent():
                 return event.text == MOVING_ON or logged.position <= first_call
@@ -138,7 +138,7 @@ class RecordedLog:
     def find_reply(self, question_id: str) -> LoggedEvent | None:
         """Return the reply to a question."""
         replies = (logged for logged in self._events if isinstance(logged.event, ReplyEvent))
-        return next((logged for logged in replies if logged.event == self.fold.requests.reply(question_id)), None)
+        return next((logged for logged in replies if logged.event == self.fold.requests.replies.get(question_id)), None)
 
     def first_unmet(self, *, path: tuple[str, ...] | None = None, before: int | None = None) -> LoggedEvent | None:
         """Return the first event that the agent has not written again, of one agent path or of all."""

@@ -25,7 +25,6 @@ from turnwire.core.journal.turn_journal import (
     ToolDeniedError,
     TurnJournal,
     fold_journal,
-    keep_requests,
 )
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent, comparable, decode_event, encode_event
@@ -220,7 +219,7 @@ class _ReplayRun:
     async def _run_agent(self) -> None:
         scope = TurnScope(self.record.id, self.record.session_id, self.record.principal)
         scope.enter()
-        keep_requests(self.requests)
+        scope.requests = self.requests
         for logged in self._recording.events[:OPENING_POSITION]:
             self.log.append(logged.event)
         turn = self._recording.turn
@@ -451,9 +450,7 @@ class _ReplayJournal(TurnJournal):
         super().__init__(run.log, recording, LogLimits(), repeats=lambda tool: False, hands_over=lambda: False)
         self._run = run
 
-    @property
-    def is_replay(self) -> bool:
-        return True
+    is_replay = True
 
     def first_unmet(self, kind: str | None = None) -> RecordedCall | None:
         """Return the earliest finished call that the agent has not made."""
@@ -524,7 +521,7 @@ class _RecordedInputs(TurnInputs):
         self._replay = journal
 
     async def is_due(self) -> bool:
-        return self._replay.has_recorded_inputs
+        return bool(self._replay.recording.inputs)
 
     async def _take_queued(self, mode: InputMode, key: str = "") -> list[str]:
         return []

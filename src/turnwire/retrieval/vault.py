@@ -151,7 +151,7 @@ class VaultAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         """Raise every error of the agent."""
         journal, book = current_journal(), EvidenceBook()
-        if journal is None or not journal.is_continued:
+        if journal is None or not journal.recording.calls:
             async for text in self._notices():
                 yield StatusEvent(text)
         # A context variable, because the agent and not this class calls the tools.

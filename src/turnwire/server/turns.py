@@ -192,7 +192,7 @@ async def on_busy_for(services: Services, turns: Sequence[TurnRecord]) -> OnBusy
     of them, because the stop button of such clients only closes the connection.
     """
     running = [turn for turn in turns if turn.phase == "running"]
-    is_read = any([await services.runner.is_read(turn.id) for turn in running])
+    is_read = any([await services.runner.presence.is_read(turn.id) for turn in running])
     is_waiting = any(turn.phase == "waiting" for turn in turns)
     return "interrupt" if is_waiting or (running and not is_read) else "enqueue"
 
@@ -234,13 +234,13 @@ async def while_connected(
     services: Services, receive: Receive, record: TurnRecord, waiting: Coroutine[Any, Any, Result]
 ) -> Result | None:
     """Return what `waiting` returns, counting the client as a reader of the turn. None if the client left before."""
-    services.runner.reader_joined(record)
+    services.runner.presence.join(record)
     result = asyncio.create_task(waiting)
     disconnected = asyncio.create_task(_disconnected(receive))
     try:
         await asyncio.wait([result, disconnected], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        services.runner.reader_left(record.id, by_client=not result.done())
+        services.runner.presence.depart(record.id, by_client=not result.done())
         result.cancel()
         disconnected.cancel()
     return result.result() if result.done() and not result.cancelled() else None

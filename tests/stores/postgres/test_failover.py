@@ -134,7 +134,7 @@ async def test_failover_to_an_asynchronous_standby_resets_readers_whose_position
         assert (reset.type, seen(rest)) == ("reset", seen(log))
         assert [frame.type for frame in await server.whole(ended.turn_id)].count("done") == 1
         assert (await server.http.get(f"/v1/turns/{lost_turn}")).status_code == 404
-        await until(lambda: server.turnwire.runner.running_count == 0)
+        await until(lambda: len(server.turnwire.runner.worker.running) == 0)
         # The database is whole: the next turn runs.
         next_turn = await server.start("Afterwards")
         part = await puppet.part()

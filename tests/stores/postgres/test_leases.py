@@ -92,7 +92,7 @@ async def test_worker_without_database_stops_its_agents_before_a_takeover(
         # one has claimed in its last moment is closed too.
         while (outcome := (await desk.end(await desk.start("short"))).outcome) != "completed":
             assert outcome == "interrupted"
-        assert desk.runner.worker != before.id
+        assert desk.runner.worker.id != before.id
 
 
 async def test_turn_of_an_expired_worker_is_closed_also_by_itself(
@@ -126,7 +126,7 @@ async def test_turn_claimed_after_the_lease_expired_is_not_run(
     async with open_desk(distant, agent.answer, second, lease=LEASE) as desk, asyncio.timeout(BOUND):
         turn = await desk.start()
         await committed(store, turn, agent)
-        worker = desk.runner._worker
+        worker = desk.runner.worker
         held = asyncio.Event()
         claim_next = distant.claim_next
 

@@ -27,7 +27,7 @@ async def test_turn_is_cancelled_by_a_server_that_does_not_run_it(store: Postgre
     async with open_desk(store, waiting) as one, open_desk(other, waiting) as two, asyncio.timeout(BOUND):
         turn = await one.start()
         await gate.reached()
-        elsewhere = two if one.runner.running_count else one
+        elsewhere = two if len(one.runner.worker.running) else one
         await elsewhere.cancel(turn)
         for reader in (store, other):
             log = await followed(reader, turn.id)

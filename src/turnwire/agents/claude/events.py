@@ -239,7 +239,7 @@ class ClaudeRun(RunRecorder):
     def has_request(self, call_id: str) -> bool:
         """Return True if the journal has a request for an approval of a call."""
         journal = self.queue.journal
-        entries = [each.entry for each in journal.recorded_calls.values()] if journal is not None else []
+        entries = [each.entry for each in journal.recording.calls.values()] if journal is not None else []
         return any(entry.names == (APPROVAL,) and (entry.args or {}).get("call_id") == call_id for entry in entries)
 
     # Tool calls

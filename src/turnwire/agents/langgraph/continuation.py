@@ -88,7 +88,7 @@ class GraphRecorder:
         self.interrupt_places: dict[str, str] = {}
         """The places of the tools and nodes that have called `interrupt()` and not been resumed, by its id."""
         listener.name_call = self._name_call
-        if journal.is_continued:
+        if journal.recording.calls:
             listener.find_path = self._find_path
 
     # Nodes
@@ -99,7 +99,7 @@ class GraphRecorder:
         step = self._journal.find_step(place)
         if step is None or step.entry.names != (node,):
             return None
-        for key, call in self._journal.recorded_calls.items():
+        for key, call in self._journal.recording.calls.items():
             if is_inside(key, place) and call.is_finished:
                 self._note_skipped(call)
         return json.loads(step.result)
@@ -150,7 +150,7 @@ class GraphRecorder:
 
     def own_id(self) -> str:
         """Return an id for a request without a tool call: the same when the turn is continued."""
-        return f"interrupt-{fingerprint([self._journal.segment, self._journal.place('interrupt')])[:16]}"
+        return f"interrupt-{fingerprint([self._journal.recording.segment, self._journal.place('interrupt')])[:16]}"
 
     # Models
 
@@ -296,14 +296,14 @@ class GraphRecorder:
 
     def _name_call(self, tool: str, metadata: Metadata) -> str:
         """Return an id for a tool call that no model has requested: the same when the turn is continued."""
-        place = f"{self._journal.segment}/{self.place_of(metadata)}/{tool}"
+        place = f"{self._journal.recording.segment}/{self.place_of(metadata)}/{tool}"
         self._tool_numbers[place] += 1
         return f"{tool}-{fingerprint([place, self._tool_numbers[place]])[:16]}"
 
     def _find_path(self, parent: Path, call_id: str | None, task: str) -> tuple[Path | None, frozenset[Path]]:
         """Return the recorded path of a sub-agent, in a tool call or a subgraph, and the paths of others."""
         inside = f":{call_id}/" if call_id else f"{task}|"
-        for key, call in self._journal.recorded_calls.items():
+        for key, call in self._journal.recording.calls.items():
             path = call.entry.agent_path
             if inside in key and len(path) > len(parent) and path[: len(parent)] == parent:
                 return path[: len(parent) + 1], frozenset()
@@ -364,7 +364,7 @@ class _CallNumbers:
     def __init__(self, journal: TurnJournal) -> None:
         self._recorded: defaultdict[str, dict[int, str]] = defaultdict(dict)
         self._next: defaultdict[str, int] = defaultdict(int)
-        for call in journal.recorded_calls.values():
+        for call in journal.recording.calls.values():
             if call.entry.kind == "model":
                 place, _, number = call.entry.key.rpartition("#")[0].rpartition("/")
                 self._recorded[place][int(number)] = call.entry.fingerprint

@@ -56,7 +56,7 @@ async def graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list
         )
         return await whole_conversation(turn)
     journal = current_journal()
-    is_other = turn.parent_turn_id == "" or (journal is not None and journal.is_follow_up)
+    is_other = turn.parent_turn_id == "" or (journal is not None and journal.recording.is_follow_up)
     if messages and is_other and has_message_ids(graph):
         return [RemoveMessage(REMOVE_ALL_MESSAGES), *await whole_conversation(turn)]
     # A stopped turn may have left calls without results, which model providers reject. The messages of its last step

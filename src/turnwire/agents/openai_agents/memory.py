@@ -33,8 +33,8 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
         await align_session(session, turn)
         return session
     if isinstance(session, OpenAIConversationsSession) or is_compacting(session):
-        if not journal.is_continued:
-            await align_session(session, turn, is_other=journal.is_follow_up)
+        if not journal.recording.calls:
+            await align_session(session, turn, is_other=journal.recording.is_follow_up)
         return _recorded(session, run)
     with await journal.begin_tool(run.place, "session", "session", {}, repeatable=True) as call:
         if journal.is_replay:
@@ -45,7 +45,7 @@ async def open_session(session: Session, turn: Turn, run: Run) -> Session:
         if not call.is_live:
             stored = await session.get_items()
             return ContinuedSession(session, _first_items(call.result, stored), stored)
-        await align_session(session, turn, is_other=journal.is_follow_up)
+        await align_session(session, turn, is_other=journal.recording.is_follow_up)
         items = await session.get_items()
         call.finish(items if journal.can_record(items) else {"count": len(items), "digest": fingerprint(items)})
         return ContinuedSession(session, items, items)

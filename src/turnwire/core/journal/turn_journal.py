@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -74,8 +74,9 @@ class Recording(Struct):
     has_diverged: bool = False
     """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
     is_follow_up: bool = False
-    """True if the segment began with a message in a fork: the turn's own earlier messages are part of its history."""
+    """True if the segment began with a message in a fork: no memory of the agent has the messages before it."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+    """By key; empty in a turn that has not run before."""
     inputs: dict[str, JournalEntry] = field(default_factory=dict[str, JournalEntry])
     """The messages that entered the turn, by the call that they came before."""
     size: int = 0
@@ -155,13 +156,13 @@ class JournaledCall:
         self._base = base
         self._started = started
         self._since = journal.position
-        self._outer = _parent.get()
+        self._outer = parent_call.get()
 
     def finish(self, result: Any, usage: Usage | None = None) -> None:
         """Record the result, a JSON value: after the events of a model call, and before the result event of a tool."""
         self._journal.finish(self._base, self._end_entry("finished", usage=usage), result)
         if self._started.kind == "tool":
-            self._journal.expect_result(self._started.call_id)
+            self._journal.ended_calls.add(self._started.call_id)
 
     def wait(self) -> None:
         """Record that a tool call was stopped to wait for an answer outside it, and runs again from its beginning."""
@@ -187,7 +188,7 @@ class JournaledCall:
 
     def __enter__(self) -> Self:
         if self._started.kind == "tool":
-            _parent.set(self._base)
+            parent_call.set(self._base)
         return self
 
     def __exit__(
@@ -195,7 +196,7 @@ class JournaledCall:
     ) -> None:
         self._journal.drop(self._started.key)
         if self._started.kind == "tool":
-            _parent.set(self._outer)
+            parent_call.set(self._outer)
 
 
 class TurnJournal:
@@ -204,6 +205,9 @@ class TurnJournal:
     `repeats(tool)` returns True if a call of the tool that broke off may run again. `hands_over` is called before a
     call goes live; if it returns True, the turn is being handed to another worker and the call is not made.
     """
+
+    is_replay = False
+    """True if every call is answered from a recording: the agent must leave its own memory alone."""
 
     def __init__(
         self,
@@ -215,7 +219,6 @@ class TurnJournal:
         hands_over: Callable[[], bool],
         client_tools: Collection[str] = (),
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._repeats = repeats
         self._hands_over = hands_over
         self._client_tools = client_tools
@@ -226,13 +229,15 @@ class TurnJournal:
         self._places: Counter[str] = Counter()
         self.divergence: AgentError | None = None
         """The difference to the recorded calls, once the agent has made another one."""
-        self._open: dict[str, JournalEntry] = {}
+        self.open_calls: dict[str, JournalEntry] = {}
+        """The starts of the calls that run, by their keys."""
         self._met: set[str] = set()
-        self._waiting: set[str] = set()
-        self._expected: set[str] = set()
-        self._waiting_calls: Sequence[JournalEntry] | None = None  # Once the journal is closed.
+        self.ended_calls: set[str] = set()
+        """The ids of tool calls that have ended, and whose results may not be in the log yet."""
+        self.waiting_calls: Sequence[JournalEntry] | None = None
+        """The entries for the calls that wait, once the journal is closed."""
         self.on_change: Callable[[], None] | None = None
-        """Called on the event loop after a call has ended while another one waits for an answer."""
+        """Called on the event loop after a call has ended, or its result was written."""
         self.find_recorded: Callable[[JournalEntry], RecordedCall | None] | None = None
         """Finds the result of a call that is not in the journal, such as in the recording of another turn."""
         self.void_outputs: dict[str, list[LoggedEvent]] = {}
@@ -247,95 +252,41 @@ class TurnJournal:
         return self._log.position
 
     @property
-    def is_replay(self) -> bool:
-        """Return True if every call is answered from a recording: the agent must leave its own memory alone."""
-        return False
-
-    @property
-    def is_follow_up(self) -> bool:
-        """Return True in a fork that has gone on with a message: no memory of the agent has what comes before it."""
-        return self.recording.is_follow_up
-
-    @property
-    def is_continued(self) -> bool:
-        """Return True if the agent has made calls before, which it will repeat."""
-        return bool(self.recording.calls)
-
-    @property
-    def segment(self) -> int:
-        """Return the number of segments before the current one."""
-        return self.recording.segment
-
-    @property
-    def recorded_calls(self) -> Mapping[str, RecordedCall]:
-        """Return the calls that were recorded in this segment before the turn was continued, by their keys."""
-        return self.recording.calls
-
-    @property
     def text(self) -> str:
         """Return the answer so far, as it stands in the log."""
         return self._log.fold.text
 
-    @property
-    def is_between_calls(self) -> bool:
-        return not self._open
-
     # Waits for answers
 
-    @contextmanager
-    def waiting(self) -> Generator[None]:
-        """Note that the tool call to which the current code belongs goes on only when the turn has an answer."""
-        place = _parent.get()
-        self._waiting.add(place)
-        self.note_change()
-        try:
-            yield
-        finally:
-            self._waiting.discard(place)
-
     def note_change(self) -> None:
-        if self._waiting and self.on_change is not None:
-            self._loop.call_soon_threadsafe(self.on_change)
+        if self.on_change is not None:
+            self.on_change()
 
-    def expect_result(self, call_id: str) -> None:
-        """Note that a tool call has ended, whose result may not be in the log yet."""
-        self._expected.add(call_id)
-
-    def expect_no_result(self, call_id: str) -> None:
-        """Note that a tool call that has ended is only waiting for an approval, and then runs again."""
-        self._expected.discard(call_id)
-
-    @property
-    def only_waits(self) -> bool:
-        """Return True if all open calls wait for an answer, or contain a call that does."""
-        bases = [key.rpartition("#")[0] for key in self._open]
-        return bool(self._waiting) and all(any(_holds(base, place) for place in self._waiting) for base in bases)
+    def waits_at(self, places: Collection[str]) -> bool:
+        """Return True if all open calls are at one of these places, or contain a call that is."""
+        bases = [key.rpartition("#")[0] for key in self.open_calls]
+        return all(any(base == place or is_inside(place, base) for place in places) for base in bases)
 
     @property
     def shows_results(self) -> bool:
         """Return True if the log has the results of all tool calls that have ended."""
-        self._expected = {call_id for call_id in self._expected if self._log.fold.is_running(call_id)}
-        return not self._expected
+        self.ended_calls = {call_id for call_id in self.ended_calls if self._log.fold.is_running(call_id)}
+        return not self.ended_calls
 
     def running_call(self) -> JournalEntry | None:
         """Return the start of the tool call that the current code belongs to, if the log shows that call."""
-        base = _parent.get()
-        entry = next((entry for key, entry in self._open.items() if key.rpartition("#")[0] == base), None)
+        base = parent_call.get()
+        entry = next((entry for key, entry in self.open_calls.items() if key.rpartition("#")[0] == base), None)
         return entry if entry is not None and self._log.fold.has_call(entry.call_id) else None
 
     def close(self) -> None:
         """Record nothing more: the calls that are open now wait for answers."""
-        self._waiting_calls = [replace(entry, state="waiting") for entry in self._open.values()]
+        self.waiting_calls = [replace(entry, state="waiting") for entry in self.open_calls.values()]
 
     @property
     def is_closed(self) -> bool:
         """Return True once the turn is being suspended: nothing more is recorded, and no call begins."""
-        return self._waiting_calls is not None
-
-    @property
-    def waiting_calls(self) -> Sequence[JournalEntry]:
-        """Return the entries for the calls that wait, once the journal is closed."""
-        return self._waiting_calls or ()
+        return self.waiting_calls is not None
 
     @property
     def repeats_text(self) -> bool:
@@ -356,7 +307,7 @@ class TurnJournal:
 
         A run inside a tool belongs to that call. If the call is answered from the journal, the run is not made again.
         """
-        name = "/".join((_parent.get(), *parts))
+        name = "/".join((parent_call.get(), *parts))
         self._places[name] += 1
         return f"{name}/{self._places[name]}"
 
@@ -379,12 +330,12 @@ class TurnJournal:
     @contextmanager
     def inside(self, call: str) -> Generator[None]:
         """Make the runs in this context belong to a tool call that is not recorded itself."""
-        outer = _parent.get()
-        _parent.set(call)
+        outer = parent_call.get()
+        parent_call.set(call)
         try:
             yield
         finally:
-            _parent.set(outer)
+            parent_call.set(outer)
 
     async def begin_model(
         self, place: str, *, names: Sequence[str], fingerprint: str = "", agent_path: tuple[str, ...] = ()
@@ -412,17 +363,6 @@ class TurnJournal:
         repeatable = repeatable or (tool in self._client_tools and not agent_path)
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
         return await self._begin(base, self._entry("tool", base, (tool,), **details))
-
-    def announce_tool(
-        self, place: str, call_id: str, tool: str, args: dict[str, Any], *, agent_path: tuple[str, ...] = ()
-    ) -> None:
-        """Record that a tool call is about to begin, before its event: for a call that no model call has announced.
-
-        Without it, a log with a tool call and an empty journal would look like one of a version without journals.
-        """
-        entry = self._entry("tool", f"{place}:{call_id}", (tool,), call_id=call_id, args=args, agent_path=agent_path)
-        if entry.key not in self.recording.calls:
-            self.record(entry)
 
     def find_step(self, place: str) -> RecordedCall | None:
         """Return a recorded step, if all events from it are still valid. The calls inside it are not made again."""
@@ -462,11 +402,6 @@ class TurnJournal:
         """Return what `record_inputs` was called with before a crash, or None."""
         entry = self.recording.inputs.pop(key, None)
         return None if entry is None else json.loads(entry.result)
-
-    @property
-    def has_recorded_inputs(self) -> bool:
-        """Return True while `recorded_inputs` has not returned all that was recorded."""
-        return bool(self.recording.inputs)
 
     def record_inputs(self, key: str, messages: Any) -> None:
         """Record the messages that have entered the turn, in one step with the events that were appended for them."""
@@ -518,7 +453,7 @@ class TurnJournal:
         self.drop(entry.key)
 
     def drop(self, key: str) -> None:
-        if self._open.pop(key, None) is not None:
+        if self.open_calls.pop(key, None) is not None:
             self.note_change()
 
     # Internals
@@ -554,12 +489,17 @@ class TurnJournal:
         if self.is_closed or self._hands_over():
             await asyncio.get_running_loop().create_future()  # Never done: the turn's task is being cancelled.
         self.record(entry)
-        self._open[entry.key] = entry
+        self.open_calls[entry.key] = entry
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
 
     def _diverge(self, difference: str) -> AgentError:
-        self.divergence = _diverged(difference)
+        self.divergence = AgentError(
+            f"The answer cannot be continued after a restart, since the agent has changed: {difference}. "
+            "Send the message again.",
+            code="diverged",
+            retryable=True,
+        )
         return self.divergence
 
     def _answer(self, base: str, entry: JournalEntry, recorded: RecordedCall) -> JournaledCall:
@@ -567,7 +507,7 @@ class TurnJournal:
         call = JournaledCall(self, base, entry, recorded)
         if entry.kind == "tool":
             self._skip_inside(base)
-            self.expect_result(entry.call_id)
+            self.ended_calls.add(entry.call_id)
             self._show_outputs(base, call, recorded)
         return call
 
@@ -613,11 +553,6 @@ class TurnJournal:
         return body
 
 
-def _holds(base: str, place: str) -> bool:
-    """Return True if `place` is that of the call with this base, or inside it."""
-    return base == place or is_inside(place, base)
-
-
 def is_inside(key: str, place: str) -> bool:
     """Return True if a call is made in a run or tool call at this place, or further inside."""
     return key.startswith(place) and key[len(place) : len(place) + 1] in ("/", ":", "|")
@@ -631,8 +566,8 @@ def fingerprint(request: Any) -> str:
     """Return a digest of a request to a model."""
     body = json.dumps(to_builtins(request))
     digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
-    if (kept := _kept_requests.get()) is not None:
-        kept[digest] = body
+    if (scope := current_turn()) is not None and scope.requests is not None:
+        scope.requests[digest] = body
     return digest
 
 
@@ -640,24 +575,7 @@ def _describe(names: Sequence[str]) -> str:
     return " of ".join(repr(name) for name in reversed(names))
 
 
-def _diverged(difference: str) -> AgentError:
-    text = f"The answer cannot be continued after a restart, since the agent has changed: {difference}."
-    return AgentError(
-        f"{text} Send the message again.",
-        code="diverged",
-        retryable=True,
-    )
-
-
-_kept_requests: ContextVar[dict[str, str] | None] = ContextVar("turnwire_kept_requests", default=None)
-
-
-def keep_requests(requests: dict[str, str]) -> None:
-    """Keep the requests whose fingerprints are made from now on, as JSON by fingerprint: for a replay."""
-    _kept_requests.set(requests)
-
-
-_parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
+parent_call: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
 """The place and id of the tool call that the current code belongs to."""
 
 

@@ -26,7 +26,7 @@ from turnwire.core.errors import (
     ToolError,
     TurnEndedError,
 )
-from turnwire.core.journal.turn_journal import APPROVAL, TurnJournal, current_journal
+from turnwire.core.journal.turn_journal import APPROVAL, TurnJournal, current_journal, parent_call
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -45,6 +45,7 @@ CLIENT_TOOLS = "client_tools"
 # How long a suspension waits for the result events of ended tools, which hooks of the application may delay.
 _RESULT_PATIENCE_SECONDS = 2.0
 _NONE: Mapping[str, Any] = MappingProxyType({})  # Shared by the turns that have none, so it is never changed.
+_Awaited = QuestionEvent | ToolCallEvent | ApprovalRequestEvent
 
 
 class ClientTool(Struct, frozen=True):
@@ -74,7 +75,7 @@ def check_names(own: Collection[str], offered: Iterable[ClientTool]) -> None:
 class TurnWaits:
     """The questions and client calls that a running turn waits for. `on_idle` is called when nothing else runs."""
 
-    __slots__ = ("__weakref__", "_announced", "_journal", "_log", "_on_idle", "_open", "_patience", "tools")
+    __slots__ = ("__weakref__", "_announced", "_journal", "_log", "_loop", "_on_idle", "_open", "_patience", "tools")
 
     def __init__(
         self, log: TurnLog, journal: TurnJournal, tools: Mapping[str, ClientTool], on_idle: Callable[[], None]
@@ -82,9 +83,11 @@ class TurnWaits:
         self.tools = tools
         self._log = log
         self._on_idle = on_idle
+        self._loop = asyncio.get_running_loop()
         self._journal = journal
-        journal.on_change = weak_callback(self.check)
-        self._open: tuple[QuestionEvent | ToolCallEvent | ApprovalRequestEvent, ...] = ()
+        journal.on_change = weak_callback(self._note_change)
+        # What the code waits for, with the call in which it waits.
+        self._open: tuple[tuple[str, _Awaited], ...] = ()
         self._patience: asyncio.TimerHandle | None = None
         # Calls of the client's tools that the agent has announced, and that are written when the turn waits for them.
         self._announced: Mapping[str, ToolCallEvent] = _NONE
@@ -112,13 +115,13 @@ class TurnWaits:
 
     async def reply(self, question: QuestionEvent) -> ReplyEvent:
         """Return the reply to a question. Without one, never return: the turn is suspended, and the agent stopped."""
-        if (reply := self._log.fold.requests.reply(question.id)) is not None:
+        if (reply := self._log.fold.requests.replies.get(question.id)) is not None:
             return reply
         return await self._wait(question)
 
     async def client_result(self, call: ToolCallEvent) -> ToolResultEvent:
         """Return the client's result of a call. Without one, never return, like `reply`."""
-        if (result := self._log.fold.requests.client_result(call.call_id)) is not None:
+        if (result := self._log.fold.requests.client_results.get(call.call_id)) is not None:
             return result
         return await self._wait(msgspec.structs.replace(call, runs_on="client"))
 
@@ -128,51 +131,58 @@ class TurnWaits:
             return decision
         return await self._wait(request)
 
-    async def _wait(self, event: QuestionEvent | ToolCallEvent | ApprovalRequestEvent) -> Any:
+    async def _wait(self, event: _Awaited) -> Any:
         if self._log.ended:
             raise TurnEndedError(self._log.turn_id)  # The agent was left behind.
-        self._open += (event,)
+        self._open += ((parent_call.get(), event),)
+        self._note_change()
         try:
-            with self._journal.waiting():
-                for limit in _time_limits.get():
-                    limit.reschedule(None)  # The time that others take is not the tool's.
-                await asyncio.get_running_loop().create_future()
+            for limit in _time_limits.get():
+                limit.reschedule(None)  # The time that others take is not the tool's.
+            await self._loop.create_future()
         finally:
-            self._forget(event)
+            # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
+            if not self._journal.is_closed:
+                self._open = tuple(each for each in self._open if each[1] is not event)
 
-    def _forget(self, event: Event) -> None:
-        # When the turn is being suspended, the wait is cancelled, and is what the turn is suspended for.
-        if not self._journal.is_closed:
-            self._open = tuple(each for each in self._open if each is not event)
+    def _note_change(self) -> None:
+        if self._open:
+            self._loop.call_soon_threadsafe(self._check)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Call `on_idle` if the turn can be suspended now."""
-        journal = self._journal
-        if journal.is_closed or not journal.only_waits:
+        if not self._only_waits:
             return
-        if journal.shows_results:
+        if self._journal.shows_results:
             self._on_idle()
         elif self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(_RESULT_PATIENCE_SECONDS, self._stop_waiting)
+            self._patience = self._loop.call_later(_RESULT_PATIENCE_SECONDS, self._stop_waiting)
 
     def _stop_waiting(self) -> None:
-        if not self._journal.is_closed and self._journal.only_waits:
+        if self._only_waits:
             self._on_idle()
         self._patience = None
+
+    @property
+    def _only_waits(self) -> bool:
+        """Return True if the turn still runs, and all that it does is wait for answers."""
+        places = {place for place, _ in self._open}
+        return bool(places) and not self._journal.is_closed and self._journal.waits_at(places)
 
     def events(self) -> Iterator[Event]:
         """Yield the requests, questions and calls that the turn waits for and that are not in its log."""
         fold = self._log.fold
-        requests = [each for each in self._open if isinstance(each, ApprovalRequestEvent)]
-        calls = [each for each in self._open if isinstance(each, ToolCallEvent)]
-        questions = [each for each in self._open if isinstance(each, QuestionEvent)]
+        awaited = [event for _, event in self._open]
+        requests = [each for each in awaited if isinstance(each, ApprovalRequestEvent)]
+        calls = [each for each in awaited if isinstance(each, ToolCallEvent)]
+        questions = [each for each in awaited if isinstance(each, QuestionEvent)]
         for request in requests:
             if not fold.has_call(request.call_id):
                 yield ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path)
             if fold.requests.approval_request(request.call_id) is None:
                 yield request
         yield from (call for call in calls if not fold.has_call(call.call_id))
-        yield from (question for question in questions if fold.requests.question(question.id) is None)
+        yield from (question for question in questions if fold.requests.questions.get(question.id) is None)
 
 
 _time_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("turnwire_time_limits", default=())
@@ -215,7 +225,7 @@ async def ask(prompt: str, schema: dict[str, Any] | None = None, *, agent_path: 
         check_schema(schema)
     place, caller = journal.place("ask"), journal.running_call()
     question = QuestionEvent(
-        f"q_{_digest(journal.segment, place)}",
+        _id("q", journal, place),
         prompt,
         schema,
         caller and caller.call_id,
@@ -243,8 +253,8 @@ async def approval(request: ApprovalRequestEvent) -> Decision:
     """
     waits, journal = _current("approval()")
     place = journal.place("approval", request.call_id)
-    call_id, details = f"a_{_digest(journal.segment, place)}", {"call_id": request.call_id, "args": request.args}
-    journal.expect_no_result(request.call_id)
+    call_id, details = _id("a", journal, place), {"call_id": request.call_id, "args": request.args}
+    journal.ended_calls.discard(request.call_id)  # A call that has ended to wait for its approval has no result.
     with await journal.begin_tool(place, call_id, APPROVAL, details, repeatable=True) as call:
         if not call.is_live:
             return msgspec.convert(call.result, Decision)
@@ -264,7 +274,7 @@ async def call_client_tool(name: str, args: dict[str, Any] | None = None) -> Any
     if waits is not None and name not in waits.tools:
         raise AgentError(f"the client has no tool {name!r}")
     place = journal.place("client", name)
-    event = ToolCallEvent(f"call_{_digest(journal.segment, place)}", name, args or {}, runs_on="client")
+    event = ToolCallEvent(_id("call", journal, place), name, args or {}, runs_on="client")
     with await journal.begin_tool(place, event.call_id, name, event.args) as call:
         recorded = call.result
         if call.is_live:
@@ -289,5 +299,6 @@ def result_text(result: Any) -> str:
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
-def _digest(segment: int, place: str) -> str:
-    return hashlib.blake2b(f"{segment} {place}".encode(), digest_size=8).hexdigest()
+def _id(kind: str, journal: TurnJournal, place: str) -> str:
+    digest = hashlib.blake2b(f"{journal.recording.segment} {place}".encode(), digest_size=8)
+    return f"{kind}_{digest.hexdigest()}"

@@ -3,7 +3,7 @@
 Outside a turn it does nothing, so that a tool can be used and tested on its own.
 """
 
-import concurrent.futures
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -57,9 +57,21 @@ def _write_state(scope: TurnScope, state: Any) -> None:
 
 def _on_loop(scope: TurnScope, write: Callable[[], None]) -> None:
     if scope.is_on_its_loop:
+        return write()
+
+    async def write_on_loop() -> None:
         write()
-    else:
-        _write_from_thread(scope, write)
+
+    # The thread waits for the event loop, so that its events stay in order, it cannot run ahead, and it gets the error.
+    assert scope.loop is not None
+    writing = write_on_loop()
+    try:
+        written = asyncio.run_coroutine_threadsafe(writing, scope.loop)
+    except RuntimeError:
+        # The loop is closed, so the process shuts down.
+        writing.close()
+        raise TurnEndedError(scope.turn_id) from None
+    written.result(_THREAD_PATIENCE_SECONDS)
 
 
 def is_in_turn() -> bool:
@@ -73,24 +85,3 @@ async def wait_for_room() -> None:
     scope = current_turn()
     if scope is not None and scope.log is not None and scope.log.is_behind and scope.is_on_its_loop:
         await scope.log.wait_for_room()
-
-
-def _write_from_thread(scope: TurnScope, write: Callable[[], None]) -> None:
-    # The thread waits for the event loop, so that its events stay in order, it cannot run ahead, and it gets the error.
-    written: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-    def write_on_loop() -> None:
-        try:
-            write()
-        except Exception as error:
-            written.set_exception(error)
-        else:
-            written.set_result(None)
-
-    try:
-        assert scope.loop is not None
-        scope.loop.call_soon_threadsafe(write_on_loop)
-    except RuntimeError:
-        # The loop is closed, so the process shuts down.
-        raise TurnEndedError(scope.turn_id) from None
-    written.result(_THREAD_PATIENCE_SECONDS)

@@ -133,9 +133,8 @@ def chosen_options(choice: bool | Collection[str], possible: Collection[str]) ->
     return frozenset(choice) & frozenset(possible)
 
 
-def check_model_options(name: str, agent: object, options: Mapping[str, Any]) -> None:
+def check_model_options(name: str, agent: object, sent: ModelOptions) -> None:
     """Raise ModelOptionNotTakenError if a turn has a model option that the agent does not take."""
-    sent = model_options(options)
     if sent is _NO_OPTIONS:
         return
     is_undeclared = (declared_names := declared_options(agent)) is None

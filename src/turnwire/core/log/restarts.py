@@ -71,7 +71,7 @@ class TurnRestarts:
                 if requests.approval_request(event.call_id) is not None:
                     self._pass_border(logged)
             case ReplyEvent():
-                if requests.reply(event.question_id) is event:
+                if requests.replies.get(event.question_id) is event:
                     self._pass_border(logged)
             case RestartEvent():
                 position = event.from_position

@@ -29,6 +29,7 @@ class TurnScope:
         "log",
         "loop",
         "principal",
+        "requests",
         "session_id",
         "turn_id",
         "waits",
@@ -41,6 +42,8 @@ class TurnScope:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.log: TurnLog | None = None
         self.check: Callable[[Event], None] | None = None
+        self.requests: dict[str, str] | None = None
+        """The requests to models, as JSON by fingerprint, if they are to be kept."""
         # The types of these belong to rooms above this one.
         self.journal: Any = None
         self.waits: Any = None

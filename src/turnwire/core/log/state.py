@@ -147,13 +147,15 @@ class TurnFold:
     @property
     def decisions(self) -> list[Decision]:
         """Return the decisions about calls that have no result yet."""
-        decided = (self.decision(call_id) for call_id in self.requests.responses if self.is_running(call_id))
+        approvals = sorted(self.requests.approvals.items(), key=lambda item: item[1].decided_at)
+        decided = (self.decision(call_id) for call_id, _ in approvals if self.is_running(call_id))
         return [decision for decision in decided if decision]
 
     def decision(self, call_id: str) -> Decision | None:
-        response, request = self.requests.responses.get(call_id), self.requests.approval_request(call_id)
-        if response is None or request is None:
+        approval = self.requests.approvals.get(call_id)
+        if approval is None or approval.response is None:
             return None
+        request, response, call = approval.request, approval.response, self._find("tool", call_id)
         return Decision(
             call_id=call_id,
             tool=request.tool,
@@ -161,7 +163,8 @@ class TurnFold:
             approved=response.approved,
             reason=response.reason,
             by=response.by,
-            is_repeat=self._is_repeat(call_id),
+            # The call ran when the turn was restarted.
+            is_repeat=call is not None and self.restarts.has_between(call.position, approval.requested_at),
             requested_args=None if response.args is None else request.args,
         )
 
@@ -240,7 +243,7 @@ class TurnFold:
                     if event.args is not None:
                         self._change(logged, step, args=event.args)
             case QuestionEvent():
-                state.questions = self.requests.questions
+                state.questions = list(self.requests.questions.values())
             case RestartEvent():
                 self._rewind(event.from_position)
                 state.restarts = self.restarts.count
@@ -318,11 +321,6 @@ class TurnFold:
         self._state.steps.append(step)
         self.steps_taken += kind in ("tool", "search")
         return step
-
-    def _is_repeat(self, call_id: str) -> bool:
-        """Return True if the request was for a call that ran when the turn was restarted."""
-        call = self._find("tool", call_id)
-        return call is not None and self.restarts.has_between(call.position, self.requests.requested_at(call_id))
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)

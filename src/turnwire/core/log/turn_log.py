@@ -14,8 +14,9 @@ from msgspec import Struct
 from turnwire.core import metrics
 from turnwire.core.contracts.stores import AppendRequest, JournalEntry, LogStore, Refusal
 from turnwire.core.errors import EventTooLargeError, FencedError, LogRewoundError, TooManyEventsError, TurnEndedError
-from turnwire.core.log.codec import LoggedEvent, ascii_json, encode_token, json_string, log_event
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent, ascii_json, encode_token, json_string, log_event
 from turnwire.core.log.events import (
+    AttachedFile,
     DoneEvent,
     ErrorEvent,
     Event,
@@ -26,7 +27,6 @@ from turnwire.core.log.events import (
     SessionEvent,
     TokenEvent,
 )
-from turnwire.core.log.files import attached_files
 from turnwire.core.log.follow import PAGE
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnRecord
@@ -36,21 +36,14 @@ _SMALL_BYTES = 64
 """Nearly every token has a body of at most this size, so the number of tokens bounds the size of the answer."""
 
 
-def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
+def opening_events(
+    record: TurnRecord, by: str, attachments: tuple[AttachedFile, ...] = ()
+) -> tuple[LoggedEvent, LoggedEvent]:
     """Return the first two events of a log, which are committed when the turn is accepted."""
+    metadata = record.options.get("metadata") or None
     return (
         log_event(SessionEvent(record.session_id, record.id, record.agent), 1, 0),
-        log_event(
-            MessageEvent(
-                record.message,
-                by,
-                record.channel,
-                attached_files(record.options),
-                record.options.get("metadata") or None,
-            ),
-            2,
-            0,
-        ),
+        log_event(MessageEvent(record.message, by, record.channel, attachments, metadata), OPENING_POSITION, 0),
     )
 
 
@@ -85,7 +78,6 @@ class TurnLog:
         "_answer_bytes",
         "_changed",
         "_committed",
-        "_epoch",
         "_failure",
         "_free_until",
         "_limits",
@@ -93,15 +85,15 @@ class TurnLog:
         "_on_failure",
         "_other_position",
         "_pauses",
-        "_position",
+        "_record",
         "_request",
-        "_session_id",
         "_store",
         "_unsettled_requests",
         "ended",
+        "epoch",
         "fold",
         "is_behind",
-        "turn_id",
+        "position",
     )
 
     def __init__(
@@ -111,13 +103,13 @@ class TurnLog:
         limits: LogLimits,
         on_failure: Callable[[Refusal], None] | None = None,
     ) -> None:
-        self.turn_id = record.id
         self.fold = TurnFold()
         self.ended = False
         self.is_behind = False
-        self._session_id = record.session_id
-        self._epoch = record.epoch
-        self._position = self._committed = record.last_position
+        self.epoch = record.epoch
+        self.position = self._committed = record.last_position
+        """The position of the last event that was appended."""
+        self._record = record
         self._store = store
         self._limits = limits
         # Up to this position, a small token needs no check.
@@ -133,6 +125,10 @@ class TurnLog:
         # Milliseconds between the tokens of two requests, and the position of the last event that is not a token.
         self._pauses: list[int] = []
         self._other_position = 0
+
+    @property
+    def turn_id(self) -> str:
+        return self._record.id
 
     async def restore(self, known: TurnFold | None = None, note: Callable[[LoggedEvent], None] | None = None) -> None:
         """Fold the events of the log that come after those of `known`, and call `note` with each.
@@ -156,19 +152,10 @@ class TurnLog:
         if isinstance(event, TokenEvent) and not event.agent_path:
             self.append_token(event.content)
         else:
-            logged = log_event(event, self._position + 1, self._epoch)
+            logged = log_event(event, self.position + 1, self.epoch)
             self._check(logged.body)
             self._add(logged)
             self.fold.add(logged)
-
-    @property
-    def position(self) -> int:
-        """Return the position of the last event that was appended."""
-        return self._position
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
 
     def record(self, entry: JournalEntry) -> None:
         """Add a journal entry, which is committed with or after the events that were appended before it.
@@ -191,18 +178,18 @@ class TurnLog:
             body = b'{"type":"token","content":%b}' % json_string(content)
         else:
             content, body = encode_token(content)
-        position = self._position + 1
+        position = self.position + 1
         if position > self._free_until or len(body) > _SMALL_BYTES:
             self._check_token(body)
         at = time_ns() // 1_000_000
         request = self._request
         if request.is_taken:
             # Measured between requests: within one, events follow at once. Between other events, a tool may have run.
-            if request.events and self._position != self._other_position:
+            if request.events and self.position != self._other_position:
                 self._pauses.append(at - request.events[-1].at)
             request = self._begin_request()
-        request.events.append(LoggedEvent(position, self._epoch, at, body))
-        self._position = position
+        request.events.append(LoggedEvent(position, self.epoch, at, body))
+        self.position = position
         fold = self.fold
         if fold.pieces:
             fold.pieces.append(content)
@@ -217,21 +204,21 @@ class TurnLog:
             raise self._failure
         if len(body) > self._limits.max_event_bytes:
             raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._limits.max_event_bytes)
-        if self._position >= self._limits.max_events_per_turn:
+        if self.position >= self._limits.max_events_per_turn:
             raise TooManyEventsError(self._limits.max_events_per_turn)
 
     def _check_token(self, body: bytes) -> None:
         """Check everything about a token, and set the position up to which the next small ones need no check."""
         self._check(body)
-        self._answer_bytes += (self._position - self._measured_until) * _SMALL_BYTES + len(body)
-        self._measured_until = self._position + 1
+        self._answer_bytes += (self.position - self._measured_until) * _SMALL_BYTES + len(body)
+        self._measured_until = self.position + 1
         if self._answer_bytes > self._limits.max_response_bytes:
             self._answer_bytes = len(ascii_json(self.fold.text)) + len(body)
             self._check_response_size(self._answer_bytes)
         free_tokens = (self._limits.max_response_bytes - self._answer_bytes) // _SMALL_BYTES
         uncommitted_until = self._committed + self._limits.max_uncommitted_events
         self._free_until = min(uncommitted_until, self._limits.max_events_per_turn, self._measured_until + free_tokens)
-        self.is_behind = self._position >= uncommitted_until
+        self.is_behind = self.position >= uncommitted_until
         self._report_pauses()
 
     def close(self) -> None:
@@ -250,12 +237,12 @@ class TurnLog:
 
     def _add(self, logged: LoggedEvent) -> None:
         self._open_request().events.append(logged)
-        self._position = self._other_position = logged.position
-        if self._position - self._committed > self._limits.max_uncommitted_events:
+        self.position = self._other_position = logged.position
+        if self.position - self._committed > self._limits.max_uncommitted_events:
             self.is_behind = True
 
     def _begin_request(self) -> AppendRequest:
-        request = self._request = AppendRequest(self.turn_id, self._epoch, [], self._settle)
+        request = self._request = AppendRequest(self.turn_id, self.epoch, [], self._settle)
         self._unsettled_requests += 1
         self._store.append(request)
         return request
@@ -312,16 +299,16 @@ class TurnLog:
         self.close()
         if self._failure is not None:
             return await self.flush()  # It raises the failure.
-        done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason, joined=joined)
+        done = DoneEvent(outcome, self._record.session_id, self.turn_id, reason=reason, joined=joined)
         events = [event for event in (response, error, done) if event is not None]
-        last = [log_event(event, self._position + n, self._epoch) for n, event in enumerate(events, start=1)]
+        last = [log_event(event, self.position + n, self.epoch) for n, event in enumerate(events, start=1)]
         if response is not None:
             self._check_response_size(len(last[0].body))
         request = self._open_request()
         request.events += last
         for logged in last:
             self.fold.add(logged)
-        self._position = last[-1].position
+        self.position = last[-1].position
         state = request.ending = self.fold.state()
         await self.flush()
         self._report_pauses()
@@ -345,7 +332,7 @@ class TurnLog:
             raise LogRewoundError(self.turn_id)
         self._committed = position
         await self.restore()
-        self._position, self._failure = self._committed, None
+        self.position, self._failure = self._committed, None
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._unsettled_requests -= 1
@@ -359,7 +346,7 @@ class TurnLog:
                 metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:
                 self._on_failure(error)
-        self.is_behind = self._position - self._committed > self._limits.max_uncommitted_events
+        self.is_behind = self.position - self._committed > self._limits.max_uncommitted_events
         if self._changed is not None:
             self._changed.set()
             self._changed = None

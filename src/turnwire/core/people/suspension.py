@@ -153,7 +153,7 @@ class ReplyAnswer(Struct, frozen=True, kw_only=True):
 
         Raises QuestionNotFoundError, ReplyConflictError, InvalidReplyError.
         """
-        question, reply = fold.requests.question(self.question_id), fold.requests.reply(self.question_id)
+        question, reply = fold.requests.questions.get(self.question_id), fold.requests.replies.get(self.question_id)
         if question is None:
             raise QuestionNotFoundError(self.question_id)
         if reply is not None:
@@ -167,7 +167,7 @@ class ReplyAnswer(Struct, frozen=True, kw_only=True):
         return False
 
     def event(self, fold: TurnFold) -> Event:
-        question = fold.requests.question(self.question_id)
+        question = fold.requests.questions.get(self.question_id)
         path = question.agent_path if question is not None else ()
         return ReplyEvent(self.question_id, self.value, self.declined, self.reason, self.by, agent_path=path)
 
@@ -182,7 +182,7 @@ class ClientResultAnswer(Struct, frozen=True, kw_only=True):
 
     def is_recorded(self, fold: TurnFold) -> bool:
         """Return True if the same result was sent before. Raises ToolCallNotFoundError, ReplyConflictError."""
-        call, result = fold.requests.client_call(self.call_id), fold.requests.client_result(self.call_id)
+        call, result = fold.requests.client_calls.get(self.call_id), fold.requests.client_results.get(self.call_id)
         if call is None:
             raise ToolCallNotFoundError(self.call_id)
         if result is not None and (result.success, result.result) != (not self.is_error, self.output):
@@ -190,7 +190,7 @@ class ClientResultAnswer(Struct, frozen=True, kw_only=True):
         return result is not None
 
     def event(self, fold: TurnFold) -> Event:
-        call = fold.requests.client_call(self.call_id)
+        call = fold.requests.client_calls.get(self.call_id)
         return ToolResultEvent(self.call_id, call.tool if call else "", not self.is_error, self.output)
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,9 +33,9 @@ from turnwire.core.errors import (
     TurnwireError,
 )
 from turnwire.core.journal.turn_journal import Recording, TurnJournal, count_saved, fold_journal
-from turnwire.core.journal.waits import ClientTool, TurnWaits, client_tools
+from turnwire.core.journal.waits import ClientTool, TurnWaits
 from turnwire.core.log.approvals import Decision
-from turnwire.core.log.codec import OPENING_POSITION, comparable, encode_event, now_ms
+from turnwire.core.log.codec import OPENING_POSITION, LoggedEvent, comparable, encode_event, now_ms
 from turnwire.core.log.event_kinds import NOT_COMPARED, RESERVED
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
@@ -51,16 +51,15 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.log.files import ATTACHED, TurnFiles, attached_files, encoded_attachments
+from turnwire.core.log.files import ATTACHED, TurnFiles, encoded_attachments
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import earlier_messages, imported_history
-from turnwire.core.log.model_options import model_options
 from turnwire.core.log.scope import TurnScope, weak_callback
-from turnwire.core.log.state import TurnFold
+from turnwire.core.log.state import TurnFold, fold_events
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, WORKER_LOST, Message, Stop, Turn, TurnRecord
 from turnwire.core.people.budget import Limits, UsageMeter
-from turnwire.core.run.acceptance import check_message
+from turnwire.core.run.acceptance import MessageOptions, check_message, read_options
 from turnwire.core.run.inputs import JOINS, TurnInputs
 from turnwire.core.run.recovery import (
     BEGUN_AGAIN,
@@ -99,7 +98,6 @@ class ExecutionState(Enum):
 
 _STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
 _FINAL = (ExecutionState.ENDED, ExecutionState.SUSPENDED, ExecutionState.RELEASED, ExecutionState.ABANDONED)
-_FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
 # Between attempts to read the log at the start of a turn, and to write its end.
 _RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
 # After so many failures that are no errors of the store, the log itself is the problem.
@@ -126,18 +124,17 @@ class Execution:
         "_agent",
         "_deadline",
         "_finished",
-        "_forced_end",
         "_inputs",
         "_is_lost",
         "_log",
         "_logged",
         "_meter",
+        "_patience",
         "_releases_after_step",
         "_response",
         "_scope",
         "_services",
         "_stop",
-        "_stop_timer",
         "_task",
         "record",
         "state",
@@ -167,10 +164,10 @@ class Execution:
         self._releases_after_step = False
         self._response: ResponseEvent | None = None
         # The number of each logged event that the agent will yield again after a restart.
-        self._logged: dict[bytes, int] | None = None
+        self._logged: Counter[bytes] | None = None
         self._deadline: float | None = None
-        self._stop_timer: asyncio.TimerHandle | None = None
-        self._forced_end: asyncio.Task[None] | None = None
+        # Ends the turn without an agent that does not stop.
+        self._patience: asyncio.Task[None] | None = None
         # Made by the first call of `wait`.
         self._finished: asyncio.Future[None] | None = None
 
@@ -202,10 +199,13 @@ class Execution:
 
     def stop(self, stop: Stop, patience: float | None = None) -> None:
         """Cancel the agent and end the turn; close the log of an agent that does not stop within `patience` seconds."""
-        was_running = self.state is ExecutionState.RUNNING
-        self._begin_stopping(stop, patience)
-        if was_running and self._task is not None:
+        if self.state not in _STOPPABLE:
+            return
+        if self.state is ExecutionState.RUNNING and self._task is not None:
+            seconds = self._services.limits.cancel_patience if patience is None else patience
+            self._patience = asyncio.create_task(self._leave_agent_behind(seconds))
             self._task.cancel()
+        self.state, self._stop = ExecutionState.STOPPING, stop
 
     def release_after_step(self) -> None:
         """Leave the turn to another worker after its current step, if its agent can continue there."""
@@ -218,22 +218,15 @@ class Execution:
             self._task.cancel()
         self._finish(ExecutionState.ABANDONED)
 
-    def _begin_stopping(self, stop: Stop, patience: float | None = None) -> None:
-        if self.state not in _STOPPABLE:
-            return
-        if self.state is ExecutionState.RUNNING:
-            seconds = self._services.limits.cancel_patience if patience is None else patience
-            self._stop_timer = asyncio.get_running_loop().call_later(seconds, self._leave_agent_behind)
-        self.state, self._stop = ExecutionState.STOPPING, stop
-
-    def _leave_agent_behind(self) -> None:
+    async def _leave_agent_behind(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         if self.state is ExecutionState.STOPPING:
             logger.warning("the agent %r does not stop in turn %s; it is left behind", self.record.agent, self.turn_id)
-            self._forced_end = asyncio.create_task(self._end())
+            await self._end()
 
     def _finish(self, state: ExecutionState) -> None:
-        if self._stop_timer is not None:
-            self._stop_timer.cancel()
+        if self._patience is not None:
+            self._patience.cancel()
         if not self._is_finished:
             self.state = state
             if self._finished is not None and not self._finished.done():
@@ -256,6 +249,8 @@ class Execution:
         try:
             if past is not None and self._is_lost and self.state is ExecutionState.STARTING:
                 await self._recover(past)
+            if self._releases_after_step:
+                self.stop(HANDED_BACK)
             if past is not None and self.state is ExecutionState.STARTING:
                 self.state = ExecutionState.RUNNING
                 await self._run_agent(past)
@@ -272,9 +267,11 @@ class Execution:
         Return None if the turn was deleted.
         """
         failures = unreadable = 0
+        has_run = self.record.epoch > 1 or self.record.last_position > OPENING_POSITION
         while not self._is_finished:
             try:
-                past = TurnPast(await self._recorded())
+                entries = await self._services.store.journal(self.turn_id) if has_run else ()
+                past = TurnPast(fold_journal(entries))
                 await self._log.restore(note=past.note)
                 return past
             except TurnNotFoundError:
@@ -288,10 +285,6 @@ class Execution:
                 await _RETRY.wait(failures)
         return None
 
-    async def _recorded(self) -> Recording:
-        has_run = self.record.epoch > 1 or self.record.last_position > OPENING_POSITION
-        return fold_journal(await self._services.store.journal(self.turn_id)) if has_run else Recording()
-
     async def _recover(self, past: TurnPast) -> None:
         """Recover a turn whose worker was lost: go on here, or stop so that it waits, ends or is left to others."""
         recovery = recover(past, self._log.fold, self._agent, WORKER_LOST)
@@ -302,29 +295,27 @@ class Execution:
                     self._log.append(event)
                 # Committed before the agent runs: if that kills the process each time, the restarts are counted.
                 return await self._log.flush()
-        self._begin_stopping(WORKER_LOST)
+        self.stop(WORKER_LOST)
 
     async def _run_agent(self, past: TurnPast) -> None:
         agent, log = self._agent, self._log
         if agent is None:
             raise AgentNotFoundError(self.record.agent)
-        if self._releases_after_step:
-            self._begin_stopping(HANDED_BACK)
-            return
-        check_message(self.record.agent, agent, self.record.options)
-        tools = {tool.name: tool for tool in client_tools(self.record.options)}
+        options = read_options(self.record.options)
+        check_message(self.record.agent, agent, options)
         await self._meter.begin(log.fold)
         self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
-        self._open_scope(agent, past.recording, tools)
+        self._open_scope(agent, past.recording, options.client_tools)
         self._note_past(past)
         await self._inputs.collect()
         try:
-            await self._write_answer(agent)
+            await self._write_answer(agent, options)
         except Exception:
-            if not self._continues_diverged(agent):
+            has_diverged = self._journal.divergence is not None and self.state is ExecutionState.RUNNING
+            if not (has_diverged and continues_diverged(agent)):
                 raise
-            self._begin_again(agent, tools)
-            await self._write_answer(agent)
+            self._open_scope(agent, self._begin_again(), options.client_tools)
+            await self._write_answer(agent, options)
         finally:
             self._deadline = None
 
@@ -359,20 +350,15 @@ class Execution:
             return
         if not recording.is_waiting:
             count_saved(recording)
-        counts: dict[bytes, int] = {}
+        self._logged, void = Counter(), list[LoggedEvent]()
         for logged in past.events:
-            if not fold.restarts.is_void(logged.position) and not self._is_not_repeated(logged.event):
-                body = comparable(logged.event)
-                counts[body] = counts.get(body, 0) + 1
-        self._logged = counts
-        void = [logged for logged in past.events if fold.restarts.is_void(logged.position)]
+            if fold.restarts.is_void(logged.position):
+                void.append(logged)
+            elif not self._is_not_repeated(logged.event):
+                self._logged[comparable(logged.event)] += 1
         self._journal.void_outputs = void_outputs(void, recording, fold)
 
-    def _continues_diverged(self, agent: Agent) -> bool:
-        has_diverged = self._journal.divergence is not None
-        return has_diverged and continues_diverged(agent) and self.state is ExecutionState.RUNNING
-
-    def _begin_again(self, agent: Agent, tools: Mapping[str, ClientTool]) -> None:
+    def _begin_again(self) -> Recording:
         """Keep the finished tool steps of an agent that has changed, take back what follows, and record from here."""
         log, journal = self._log, self._journal
         logger.warning("the agent %r has changed in turn %s: %s", self.record.agent, self.turn_id, journal.divergence)
@@ -381,11 +367,11 @@ class Execution:
         log.append(RestartEvent(log.fold.restarts.border, "diverged"))
         log.append(StatusEvent(BEGUN_AGAIN))
         self._logged = None
-        self._open_scope(agent, journal.begin_again(), tools)
+        return journal.begin_again()
 
     def _hands_over(self) -> bool:
         """Hand the turn to another worker if this one drains and no call is open. Return True if it does."""
-        if not self._releases_after_step or not self._journal.is_between_calls:
+        if not self._releases_after_step or self._journal.open_calls:
             return False
         self.stop(HANDED_BACK)
         return True
@@ -413,35 +399,29 @@ class Execution:
             self._journal.close()
             self.stop(WAITING)
 
-    async def _suspend_waiting(self) -> Literal["waiting"]:
+    async def _suspend_waiting(self) -> ExecutionState:
         """Commit what the agent waits for and the suspension in one step: what is asked can always be answered."""
         log = self._log
-        if not self._is_finished:
-            log.reopen()
         for event in list(self._waits.events()):
             self._meter.note(event)
             log.append(event)
-        for entry in self._journal.waiting_calls:
+        for entry in self._journal.waiting_calls or ():
             log.record(replace(entry, position=log.position))
         log.close()  # For an agent that was left behind.
-        await log.suspend(self._waiting_until())
-        return "waiting"
-
-    def _waiting_until(self) -> int:
-        return self._services.limits.waits_until(now_ms())
+        await log.suspend(self._services.limits.waits_until(now_ms()))
+        return ExecutionState.SUSPENDED
 
     # The agent's input
 
-    async def _make_turn(self) -> Turn:
+    async def _make_turn(self, sent: MessageOptions) -> Turn:
         record = self.record
         history = await imported_history(self._services.store, record)
         if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
             history += await self._services.history_source.recall(record)
         history += tuple(earlier_messages(self._log.fold.state()))
-        attached = attached_files(record.options)
         options = {name: value for name, value in record.options.items() if name not in (JOINS, ATTACHED)}
-        if attached:
-            options["attachments"] = await encoded_attachments(attached, self._scope.files)
+        if sent.attachments:
+            options["attachments"] = await encoded_attachments(sent.attachments, self._scope.files)
         if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
@@ -455,9 +435,9 @@ class Execution:
             options=options,
             progress=await self._progress(),
             parent_turn_id=record.parent_turn_id,
-            attachments=attached,
+            attachments=sent.attachments,
             metadata=record.options.get("metadata") or {},
-            model_options=model_options(record.options),
+            model_options=sent.model,
         )
 
     async def _progress(self) -> tuple[Message, ...]:
@@ -465,18 +445,14 @@ class Execution:
         if not self._journal.recording.has_diverged:
             return ()
         await self._log.flush()
-        fold, base = TurnFold(), self._journal.recording.base
-        async for events in read_all(self._services.store, self.turn_id, 0):
-            for logged in events:
-                if logged.position <= base:
-                    fold.add(logged)
-        return progress(fold)
+        base, pages = self._journal.recording.base, read_all(self._services.store, self.turn_id)
+        return progress(fold_events([logged async for page in pages for logged in page if logged.position <= base]))
 
     # The agent's output
 
-    async def _write_answer(self, agent: Agent) -> None:
+    async def _write_answer(self, agent: Agent, options: MessageOptions) -> None:
         """Run the agent and write what it yields. The loop is the path of every token."""
-        answer = agent.answer(await self._make_turn())
+        answer = agent.answer(await self._make_turn(options))
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
         repeating = self._journal if self._journal.repeats_text else None
         append_token = log.append_token
@@ -500,23 +476,23 @@ class Execution:
             self._journal.check_complete()
 
     def _write(self, event: Event) -> None:
-        log = self._log
+        log, fold = self._log, self._log.fold
         if isinstance(event, ToolCallEvent | ToolResultEvent) and self._waits.is_client_call(event):
             for each in self._waits.events_for(event):
                 self._meter.note(each)
                 log.append(each)
             return
-        if self._is_repeated_text(event) or (self._logged and self._is_logged(event, self._logged)):
+        is_repeated_text = self._journal.repeats_text and isinstance(event, TokenEvent | ReasoningEvent)
+        if is_repeated_text or (self._logged and self._is_logged(event, self._logged)):
             return
-        decision = self._open_decision(event) if isinstance(event, ToolCallEvent) else None
         match event:
             case ResponseEvent():
                 # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
                 self._response = event
                 encode_event(event)  # An invalid response must fail here, not at the end of the turn.
-                if event.content and not log.fold.has_answer:
+                if event.content and not fold.has_answer:
                     log.append(TokenEvent(event.content))
-            case ToolCallEvent() if decision is not None:
+            case ToolCallEvent() if fold.is_running(event.call_id) and (decision := fold.decision(event.call_id)):
                 _check_arguments(event, decision)
             case ApprovalRequestEvent() | ApprovalResponseEvent():
                 raise EventRefusedError(
@@ -532,22 +508,14 @@ class Execution:
                 if isinstance(event, ToolResultEvent):
                     self._journal.note_change()
 
-    def _open_decision(self, call: ToolCallEvent) -> Decision | None:
-        """Return the decision about a call that has not ended yet."""
-        fold = self._log.fold
-        return fold.decision(call.call_id) if fold.is_running(call.call_id) else None
-
-    def _is_repeated_text(self, event: Event) -> bool:
-        return self._journal.repeats_text and isinstance(event, TokenEvent | ReasoningEvent)
-
-    def _is_logged(self, event: Event, counts: dict[bytes, int]) -> bool:
+    def _is_logged(self, event: Event, counts: Counter[bytes]) -> bool:
         """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
         if self._is_not_repeated(event):
             return False
         body = comparable(encode_event(event)[0])
-        if not (count := counts.get(body, 0)):
+        if not counts[body]:
             return False
-        counts[body] = count - 1
+        counts[body] -= 1
         return True
 
     def _is_not_repeated(self, event: Event) -> bool:
@@ -559,7 +527,7 @@ class Execution:
         try:
             self._meter.note(event)
         except TurnwireError as error:
-            self.stop(Stop("failed", *self._explain(error)))
+            self.stop(self._failure(error))
             raise
 
     # Reasons to stop
@@ -575,24 +543,21 @@ class Execution:
         if self.state is ExecutionState.RUNNING:
             self.stop(_stop_after(error))
 
-    def _stop_from(self, error: BaseException) -> Stop:
+    def _failure(self, error: BaseException) -> Stop:
+        """Return the stop for an error; its details go to the server's log alone."""
         # The agent's own library may raise CancelledError too; the server shuts down only if this task was cancelled.
         if isinstance(error, asyncio.CancelledError) and self._task is not None and self._task.cancelling():
             return SHUTDOWN
-        return Stop("failed", *self._explain(error))
-
-    def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
-        """Return the reason for `done` and an error for the user; details go to the server's log alone."""
         if not isinstance(error, TurnwireError):
             logger.exception("the agent %r failed in turn %s", self.record.agent, self.turn_id, exc_info=error)
-        return explain_error(error)
+        return Stop("failed", *explain_error(error))
 
     # The end
 
     async def _end(self, error: BaseException | None = None, past: TurnPast | None = None) -> None:
         if self._is_finished or self.state is ExecutionState.ENDING:
             return
-        stop = self._stop or (None if error is None else self._stop_from(error))
+        stop = self._stop or (None if error is None else self._failure(error))
         self.state = ExecutionState.ENDING
         # A task of its own, since readers need the end also when this task is cancelled.
         await _wait_uncancelled(asyncio.create_task(self._write_end(stop, past)))
@@ -631,7 +596,7 @@ class Execution:
                 if stop is None and isinstance(error, StoreFullError):
                     stop = _stop_after(error)  # The reserve of a full disk has no room for a whole response.
             except Exception as error:
-                stop = Stop("failed", *self._explain(error))
+                stop = self._failure(error)
             failures += 1
             await _RETRY.wait(failures)
         self._finish(state)
@@ -641,22 +606,24 @@ class Execution:
             response = whole_response(self._log.fold, self._response)
             await self._inputs.settle()
             await self._log.end("completed", response=response)
-        elif (phase := await self._hand_over(stop, past)) is not None:
-            return _FINAL_STATES[phase]
+        elif (state := await self._hand_over(stop, past)) is not None:
+            return state
         else:
             await self._inputs.settle()
             await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
         return ExecutionState.ENDED
 
-    async def _hand_over(self, stop: Stop, past: TurnPast | None) -> Literal["queued", "waiting"] | None:
-        """Return the phase in which the turn was left to other workers, or None if it has to end."""
+    async def _hand_over(self, stop: Stop, past: TurnPast | None) -> ExecutionState | None:
+        """Leave the turn to other workers and return its final state here, or None if it has to end."""
         log = self._log
-        if stop is WAITING:
-            return await self._suspend_waiting()
-        if stop not in (HANDED_BACK, SHUTDOWN, WORKER_LOST) or self._agent is None or not resumes(self._agent):
+        if stop not in (WAITING, HANDED_BACK, SHUTDOWN, WORKER_LOST) or self._agent is None:
             return None
         if not self._is_finished:
             log.reopen()
+        if stop is WAITING:
+            return await self._suspend_waiting()
+        if not resumes(self._agent):
+            return None
         past = past or await read_past(self._services.store, log)
         recovery = recover(past, log.fold, self._agent, stop)
         try:
@@ -668,9 +635,11 @@ class Execution:
             return None
         # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
         log.close()
-        waits = recovery.phase == "waiting"
-        await (log.suspend(self._waiting_until()) if waits else log.release())
-        return recovery.phase
+        if recovery.phase == "queued":
+            await log.release()
+            return ExecutionState.RELEASED
+        await log.suspend(self._services.limits.waits_until(now_ms()))
+        return ExecutionState.SUSPENDED
 
 
 def explain_error(error: BaseException) -> tuple[str, ErrorEvent]:

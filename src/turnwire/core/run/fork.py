@@ -100,11 +100,19 @@ def plan_fork(
     entries = _entries_until(copied, journal, fold)
     recording = fold_journal(entries)
     is_repeated = message in (None, fold.message)
+    plan = ForkPlan(
+        events=list(copied),
+        shared=len(copied),
+        entries=entries,
+        message=message or fold.message,
+        attachments=fold.attachments if is_repeated else (),
+        digests=_digests(fold),
+    )
     if is_repeated and not is_changed and resumes(agent) and recording.is_complete:
-        return _plan_continuation(copied, entries, recording, fold, agent)
-    attachments = fold.attachments if is_repeated else ()
-    message_event = MessageEvent(message or fold.message, by, channel, attachments)
-    return _plan_follow_up(copied, entries, recording, fold, message_event)
+        _plan_continuation(plan, recording, fold, agent)
+    else:
+        _plan_follow_up(plan, recording, fold, MessageEvent(plan.message, by, channel, plan.attachments))
+    return plan
 
 
 def _digests(fold: TurnFold) -> set[str]:
@@ -116,17 +124,8 @@ def _digests(fold: TurnFold) -> set[str]:
 # The same message
 
 
-def _plan_continuation(
-    copied: Sequence[LoggedEvent], entries: list[JournalEntry], recording: Recording, fold: TurnFold, agent: Agent
-) -> ForkPlan:
-    plan = ForkPlan(
-        events=list(copied),
-        shared=len(copied),
-        entries=entries,
-        message=fold.message,
-        attachments=fold.attachments,
-        digests=_digests(fold),
-    )
+def _plan_continuation(plan: ForkPlan, recording: Recording, fold: TurnFold, agent: Agent) -> None:
+    copied = tuple(plan.events)
     end = _before_unrecorded_requests(copied, recording, fold)
     texts = [
         (logged.position, logged.agent_path)
@@ -142,7 +141,6 @@ def _plan_continuation(
     for logged in plan.events[len(copied) :]:
         fold.add(logged)
     plan.waits = fold.requests.is_waiting
-    return plan
 
 
 def _before_unrecorded_requests(copied: Sequence[LoggedEvent], recording: Recording, fold: TurnFold) -> int:
@@ -217,28 +215,14 @@ def _shared_inputs(entry: JournalEntry, position: int) -> Iterator[JournalEntry]
 # Another message, agent or model
 
 
-def _plan_follow_up(
-    copied: Sequence[LoggedEvent],
-    entries: list[JournalEntry],
-    recording: Recording,
-    fold: TurnFold,
-    message: MessageEvent,
-) -> ForkPlan:
-    plan = ForkPlan(
-        events=list(copied),
-        shared=len(copied),
-        entries=entries,
-        message=message.content,
-        attachments=message.attachments,
-        digests=_digests(fold),
-    )
-    if len(copied) == OPENING_POSITION:
+def _plan_follow_up(plan: ForkPlan, recording: Recording, fold: TurnFold, message: MessageEvent) -> None:
+    if plan.shared == OPENING_POSITION:
         plan.digests = {file.digest for file in message.attachments if file.digest}
         # Nothing has been answered yet, so the message replaces the first one.
         plan.shared -= 1
         del plan.events[1:]
         plan.add(message)
-        return plan
+        return
     if fold.has_answer:
         plan.add(TokenEvent(PARAGRAPH))
     plan.add(message)
@@ -253,4 +237,3 @@ def _plan_follow_up(
             position=position,
         )
     )
-    return plan

@@ -85,7 +85,7 @@ class TurnInputs:
     async def is_due(self) -> bool:
         """Return True if `take_at` may return messages. Raises StoreError."""
         if (journal := current_journal()) is not None:
-            if journal.has_recorded_inputs:
+            if journal.recording.inputs:
                 return True
             if journal.is_replaying:
                 return False

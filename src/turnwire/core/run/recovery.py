@@ -111,7 +111,7 @@ def is_queued_by(last: LoggedEvent, fold: TurnFold) -> bool:
         case StatusEvent(text=text):
             return text == MOVING_ON
         case ToolResultEvent(call_id=call_id):
-            return fold.requests.client_result(call_id) is not None
+            return fold.requests.client_results.get(call_id) is not None
         case _:
             return last.epoch == 0
 

@@ -14,11 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from turnwire.core import metrics
-from turnwire.core.contracts.agents import (
-    Agent,
-    HistorySource,
-    takes_model,
-)
+from turnwire.core.contracts.agents import Agent, HistorySource, takes_model
 from turnwire.core.contracts.stores import Accepted, Admission, Budget, Command, NewTurn, OnBusy, Store
 from turnwire.core.errors import (
     AgentNotFoundError,
@@ -34,14 +30,14 @@ from turnwire.core.errors import (
 from turnwire.core.ids import new_id
 from turnwire.core.log.codec import clean_text, now_ms
 from turnwire.core.log.events import AttachedFile, SessionEvent
-from turnwire.core.log.files import ATTACHED, Blob, attached_files, history_digests
+from turnwire.core.log.files import ATTACHED, Blob, history_digests
 from turnwire.core.log.follow import read_all
 from turnwire.core.log.history import TrimmedHistory
 from turnwire.core.log.turn_log import opening_events
 from turnwire.core.log.turns import TurnRecord, cancelled, new_session
 from turnwire.core.people.budget import Limits, Spending
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer, SuspendedTurns
-from turnwire.core.run.acceptance import check_message
+from turnwire.core.run.acceptance import check_message, read_options
 from turnwire.core.run.execution import Execution, ExecutionState
 from turnwire.core.run.fork import ForkPlan, copied_events, plan_fork
 from turnwire.core.run.inputs import JOINS
@@ -107,33 +103,28 @@ class TurnRunner:
         spreads: bool = False,
     ) -> None:
         self._store = store
-        self._agents = agents
+        self.agents = agents
         self._limits = limits = limits or Limits()
         self._history_source = history_source or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
         self._spending = Spending(store, limits.max_tokens_per_day)
-        self._suspended = SuspendedTurns(store, limits, lambda: self._worker.id)
-        self._worker = TurnWorker(
+        self.suspended = SuspendedTurns(store, limits, lambda: self.worker.id)
+        self.worker = TurnWorker(
             store,
             agents,
             limits,
             self._history_source,
             self._spending,
-            lambda record: self._presence.expect(record),
+            lambda record: self.presence.expect(record),
             self._on_turn_settled,
             self._do_chores,
             spreads=spreads,
         )
-        self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
+        self.presence = Presence(store, lambda: self.worker.id, lambda turn_id: self.cancel(turn_id, "disconnected"))
         self._draining = False
         self.on_ended: list[Callable[[str], None]] = []
         """Callbacks for the id of each turn that this process has ended and committed: a hint, no promise."""
         self.on_settled: list[Callable[[TurnRecord], None]] = []
         """Callbacks for each turn, as it was claimed, that has ended or begun to wait for a person in this process."""
-
-    @property
-    def worker(self) -> str:
-        """Return the worker id of this process, as its turns have it."""
-        return self._worker.id
 
     @property
     def max_session_file_bytes(self) -> int:
@@ -142,7 +133,7 @@ class TurnRunner:
 
     async def open(self) -> None:
         self._draining = False
-        await self._worker.open()
+        await self.worker.open()
 
     async def start(self, request: TurnRequest) -> Accepted:
         """Accept a turn and commit its first events; it runs when the session is free.
@@ -152,17 +143,18 @@ class TurnRunner:
         """
         if self._draining:
             raise ShuttingDownError
-        if not self._agents:
+        if not self.agents:
             raise NoAgentError
         busy = await self._joinable_turns(request)
         # Without a choice, a message goes to the agent of the turn that it may enter.
-        agent = request.agent or next((turn.agent for turn in busy if turn.agent in self._agents), None)
-        agent, options = agent or next(iter(self._agents)), request.options
-        if agent not in self._agents:
+        agent = request.agent or next((turn.agent for turn in busy if turn.agent in self.agents), None)
+        agent, options = agent or next(iter(self.agents)), request.options
+        if agent not in self.agents:
             raise AgentNotFoundError(agent)
         if request.attachments:
             options = {**options, ATTACHED: msgspec.to_builtins(request.attachments)}
-        check_message(agent, self._agents[agent], options)
+        demands = read_options(options)
+        check_message(agent, self.agents[agent], demands)
         if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
         session = None
@@ -184,12 +176,12 @@ class TurnRunner:
         )
         new = NewTurn(
             record=record,
-            opening=opening_events(record, request.by or request.principal),
+            opening=opening_events(record, request.by or request.principal, demands.attachments),
             session=session,
             idempotency_key=request.idempotency_key,
             fingerprint=request.fingerprint,
             blobs=request.blobs,
-            digests=_digests(options),
+            digests={file.digest for file in demands.attachments if file.digest} | history_digests(options),
         )
         return await self._accept(new, request.on_busy)
 
@@ -202,7 +194,7 @@ class TurnRunner:
         if self._draining:
             raise ShuttingDownError
         source, name = request.source, request.agent or request.source.agent
-        agent = self._agents.get(name)
+        agent = self.agents.get(name)
         if agent is None:
             raise AgentNotFoundError(name)
         options = {**source.options, "model": request.model} if request.model else source.options
@@ -225,7 +217,7 @@ class TurnRunner:
         options = {key: value for key, value in options.items() if key != ATTACHED}
         if plan.attachments:
             options[ATTACHED] = msgspec.to_builtins(plan.attachments)
-        check_message(name, agent, options)
+        check_message(name, agent, read_options(options))
         return await self._accept(self._forked_turn(request, name, options, plan), request.on_busy)
 
     def _forked_turn(self, request: ForkRequest, name: str, options: dict[str, Any], plan: ForkPlan) -> NewTurn:
@@ -266,7 +258,7 @@ class TurnRunner:
         )
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
-            self._worker.wake(for_commands=admission.on_busy == "interrupt")
+            self.worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
 
     async def _joinable_turns(self, request: TurnRequest) -> list[TurnRecord]:
@@ -313,7 +305,7 @@ class TurnRunner:
         except StoreError as error:
             failure = error  # A full store takes no command, but it takes the end of a turn that runs here.
         try:
-            return await self._worker.end(turn_id, cancelled(reason))
+            return await self.worker.end(turn_id, cancelled(reason))
         except TurnTakenError:
             if failure is not None:
                 raise failure from None
@@ -381,32 +373,19 @@ class TurnRunner:
 
     async def answer(self, turn_id: str, answer: Answer) -> None:
         """Record an answer of any kind. Raises what `decide`, `reply` or `send_tool_result` raises."""
-        if execution := self._worker.running.get(turn_id):
-            await self._suspended.check(turn_id, answer)
+        if execution := self.worker.running.get(turn_id):
+            await self.suspended.check(turn_id, answer)
             await execution.wait()  # The question is in the log, so the turn is just being suspended.
-        await self._suspended.answer(turn_id, answer)
+        await self.suspended.answer(turn_id, answer)
 
     async def cancel_session(self, session_id: str) -> None:
         """Cancel all unfinished turns of a session."""
         turns = await self._store.unfinished(session_id)
         await asyncio.gather(*(self.cancel(record.id, "session_deleted") for record in reversed(turns)))
 
-    def reader_joined(self, record: TurnRecord) -> None:
-        self._presence.join(record)
-
-    async def is_read(self, turn_id: str) -> bool:
-        """Return True if the turn has a reader in any process."""
-        return await self._presence.is_read(turn_id)
-
-    def reader_left(self, turn_id: str, *, by_client: bool) -> None:
-        self._presence.depart(turn_id, by_client=by_client)
-
-    async def _cancel_unread(self, turn_id: str) -> None:
-        await self.cancel(turn_id, "disconnected")
-
     def _on_turn_settled(self, record: TurnRecord, ended: bool) -> None:
         if ended:
-            self._presence.forget(record.id)
+            self.presence.forget(record.id)
             self._spending.forget(record.id)
             for callback in self.on_ended:
                 callback(record.id)
@@ -414,17 +393,8 @@ class TurnRunner:
             callback(record)
 
     async def _do_chores(self) -> None:
-        self._presence.record_again()
-        await self._suspended.answer_overdue()
-
-    @property
-    def running_count(self) -> int:
-        return len(self._worker.running)
-
-    @property
-    def has_left_behind(self) -> bool:
-        """Return True while agents that would not stop still run."""
-        return self._worker.has_left_behind
+        self.presence.record_again()
+        await self.suspended.answer_overdue()
 
     async def drain(self, grace_seconds: float) -> None:
         """Accept no more turns, let the running ones finish within the grace period, then interrupt them.
@@ -433,15 +403,10 @@ class TurnRunner:
         process on this data, runs them.
         """
         self._draining = True
-        await self._worker.drain(grace_seconds)
+        await self.worker.drain(grace_seconds)
 
     async def close(self) -> None:
         self._draining = True
-        self._presence.close()
-        await self._worker.close()
+        self.presence.close()
+        await self.worker.close()
         await self._history_source.close()
-
-
-def _digests(options: Mapping[str, Any]) -> set[str]:
-    """Return the digests of the files that a turn with these options needs."""
-    return {file.digest for file in attached_files(options) if file.digest} | history_digests(options)

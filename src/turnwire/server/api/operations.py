@@ -27,7 +27,7 @@ _MAX_COUNTED_TURNS = 100_000
 
 
 async def server_readings(services: Services) -> list[MetricReading]:
-    about = {"version": services.version, "worker": services.runner.worker}
+    about = {"version": services.version, "worker": services.runner.worker.id}
     runner, is_draining = services.runner, services.lifecycle.is_draining
     phases = Counter(record.phase for record in await services.store.unfinished(limit=_MAX_COUNTED_TURNS))
     block = services.lifecycle.last_block
@@ -35,7 +35,7 @@ async def server_readings(services: Services) -> list[MetricReading]:
         MetricReading(
             "turnwire_worker_info", "This process: its version and the id that its turns name it by.", 1, about
         ),
-        MetricReading("turnwire_turns_running", "Turns that this process runs.", runner.running_count),
+        MetricReading("turnwire_turns_running", "Turns that this process runs.", len(runner.worker.running)),
         MetricReading("turnwire_turns_queued", "Turns that wait to be run, by any process.", phases["queued"]),
         MetricReading("turnwire_turns_waiting", "Turns that wait for a person's decision.", phases["waiting"]),
         MetricReading("turnwire_readers_open", "Streams and sockets that are open.", services.streams.open_count),
@@ -98,7 +98,7 @@ async def list_workers(request: Request, services: Services) -> Json:
 
 
 def _worker_json(worker: Worker, services: Services, records: list[TurnRecord]) -> Json:
-    is_this = worker.id == services.runner.worker
+    is_this = worker.id == services.runner.worker.id
     return {
         "id": worker.id,
         "address": worker.name,
@@ -187,7 +187,7 @@ async def readyz(request: Request, services: Services) -> None:
     if services.lifecycle.leaving.is_set():
         await request.respond_json(503, {"status": "draining"})
     else:
-        await request.respond_json(200, {"status": "ready", "running_turns": services.runner.running_count})
+        await request.respond_json(200, {"status": "ready", "running_turns": len(services.runner.worker.running)})
 
 
 def routes() -> list[Route]:

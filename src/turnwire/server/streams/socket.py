@@ -320,7 +320,7 @@ class SocketTurns:
 
         connection = SocketReader(self._socket, wire, to_messages, end)
         followed = self._followed[name] = _FollowedTurn(record.id, connection, None, slot)
-        self._runner.reader_joined(record)
+        self._runner.presence.join(record)
         if self._socket.is_finished:  # The client has left meanwhile.
             self.leave(name, by_client=not self._socket.was_closed)
             return
@@ -334,7 +334,7 @@ class SocketTurns:
         if followed.reader is not None:
             followed.reader.close()
         followed.slot.close()
-        self._runner.reader_left(followed.turn_id, by_client=by_client)
+        self._runner.presence.depart(followed.turn_id, by_client=by_client)
 
     def leave_all(self, *, by_client: bool) -> None:
         for name in tuple(self._followed):

@@ -98,7 +98,7 @@ class Stream:
             await send(_start(200, self._headers))
         connection = self._hub.connect(send, self._wire, self._caller, self._route, has_begun=begins)
         if self._record is not None:
-            self._runner.reader_joined(self._record)
+            self._runner.presence.join(self._record)
         self._record = None
         beginning: asyncio.Task[None] | None = None
         try:
@@ -117,7 +117,7 @@ class Stream:
             self._hub.disconnect(connection)
             metrics.STREAM_SECONDS.observe(monotonic() - opened_at, self._wire.name, self._route)
             if turn_id is not None:
-                self._runner.reader_left(turn_id, by_client=left)
+                self._runner.presence.depart(turn_id, by_client=left)
 
     async def _begin(self, connection: Connection, send: Send) -> None:
         source = self._source

@@ -137,7 +137,8 @@ async def _answer(call: TaskCall, params: SendParams, task_id: str) -> TurnRecor
     waiting, questions = [request.call_id for request in fold.requests.undecided], fold.requests.open_questions
     if not fold.requests.is_waiting:
         # The same message may have been taken before; repeating an answer changes nothing.
-        waiting, questions = [decision.call_id for decision in fold.decisions], fold.requests.questions[-1:]
+        waiting = [decision.call_id for decision in fold.decisions]
+        questions = list(fold.requests.questions.values())[-1:]
         if not waiting and not questions:
             raise A2aError(UNSUPPORTED, "the task runs and waits for no message; send it with the contextId alone")
     answers = read_answers(sent, decides=bool(waiting), question=questions[0] if len(questions) == 1 else None)

@@ -217,7 +217,7 @@ async def take_answers(
         if call_id not in undecided and fold.decision(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}")
     for call_id in outputs:
-        if fold.requests.client_call(call_id) is None:
+        if fold.requests.client_calls.get(call_id) is None:
             raise invalid(param, f"there is no request for approval of {call_id!r}, and no such call of your functions")
     if missing := missing_answers(open_ids, {*decisions, *outputs}):
         raise invalid(param, f"answer everything that is open at once; missing: {', '.join(map(repr, missing))}")
