@@ -17,7 +17,7 @@ from turnwire.core.log.files import accepts, attached_files
 from turnwire.core.log.model_options import ModelOptions, check_model_options, model_options
 
 
-class MessageOptions(Struct, frozen=True):
+class MessageDemands(Struct, frozen=True):
     """The options of a turn that make demands on its agent, read once; the client's tools by name."""
 
     attachments: tuple[AttachedFile, ...]
@@ -25,12 +25,12 @@ class MessageOptions(Struct, frozen=True):
     client_tools: Mapping[str, ClientTool]
 
 
-def read_options(options: Mapping[str, Any]) -> MessageOptions:
+def read_demands(options: Mapping[str, Any]) -> MessageDemands:
     tools = {tool.name: tool for tool in client_tools(options)}
-    return MessageOptions(attached_files(options), model_options(options), tools)
+    return MessageDemands(attached_files(options), model_options(options), tools)
 
 
-def check_message(name: str, agent: object, options: MessageOptions) -> None:
+def check_message(name: str, agent: object, options: MessageDemands) -> None:
     """Raise an error if a message with these options asks for something that the agent does not take.
 
     AttachmentsNotTakenError, ModelOptionNotTakenError, ClientToolsNotTakenError, ClientToolConflictError.

@@ -59,7 +59,7 @@ from turnwire.core.log.state import TurnFold, fold_events
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import HANDED_BACK, SHUTDOWN, WAITING, WORKER_LOST, Message, Stop, Turn, TurnRecord
 from turnwire.core.people.budget import Limits, UsageMeter
-from turnwire.core.run.acceptance import MessageOptions, check_message, read_options
+from turnwire.core.run.acceptance import MessageDemands, check_message, read_demands
 from turnwire.core.run.inputs import JOINS, TurnInputs
 from turnwire.core.run.recovery import (
     BEGUN_AGAIN,
@@ -301,7 +301,7 @@ class Execution:
         agent, log = self._agent, self._log
         if agent is None:
             raise AgentNotFoundError(self.record.agent)
-        options = read_options(self.record.options)
+        options = read_demands(self.record.options)
         check_message(self.record.agent, agent, options)
         await self._meter.begin(log.fold)
         self._deadline = asyncio.get_running_loop().time() + await self._remaining_seconds()
@@ -413,7 +413,7 @@ class Execution:
 
     # The agent's input
 
-    async def _make_turn(self, sent: MessageOptions) -> Turn:
+    async def _make_turn(self, sent: MessageDemands) -> Turn:
         record = self.record
         history = await imported_history(self._services.store, record)
         if record.parent_turn_id:  # Otherwise it is the first turn of its session, or continues none.
@@ -450,7 +450,7 @@ class Execution:
 
     # The agent's output
 
-    async def _write_answer(self, agent: Agent, options: MessageOptions) -> None:
+    async def _write_answer(self, agent: Agent, options: MessageDemands) -> None:
         """Run the agent and write what it yields. The loop is the path of every token."""
         answer = agent.answer(await self._make_turn(options))
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING

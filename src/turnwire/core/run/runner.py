@@ -37,7 +37,7 @@ from turnwire.core.log.turn_log import opening_events
 from turnwire.core.log.turns import TurnRecord, cancelled, new_session
 from turnwire.core.people.budget import Limits, Spending
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer, ReplyAnswer, SuspendedTurns
-from turnwire.core.run.acceptance import check_message, read_options
+from turnwire.core.run.acceptance import check_message, read_demands
 from turnwire.core.run.execution import Execution, ExecutionState
 from turnwire.core.run.fork import ForkPlan, copied_events, plan_fork
 from turnwire.core.run.inputs import JOINS
@@ -153,7 +153,7 @@ class TurnRunner:
             raise AgentNotFoundError(agent)
         if request.attachments:
             options = {**options, ATTACHED: msgspec.to_builtins(request.attachments)}
-        demands = read_options(options)
+        demands = read_demands(options)
         check_message(agent, self.agents[agent], demands)
         if request.on_busy in ("steer", "collect") and request.parent_turn_id in (None, *(turn.id for turn in busy)):
             options = {**options, JOINS: request.on_busy}
@@ -217,7 +217,7 @@ class TurnRunner:
         options = {key: value for key, value in options.items() if key != ATTACHED}
         if plan.attachments:
             options[ATTACHED] = msgspec.to_builtins(plan.attachments)
-        check_message(name, agent, read_options(options))
+        check_message(name, agent, read_demands(options))
         return await self._accept(self._forked_turn(request, name, options, plan), request.on_busy)
 
     def _forked_turn(self, request: ForkRequest, name: str, options: dict[str, Any], plan: ForkPlan) -> NewTurn:
