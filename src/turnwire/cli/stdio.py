@@ -39,16 +39,12 @@ def serve(
     serve_here: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     """Serve the agents of a server, or without one those of this process, until stdin ends."""
-    from turnwire.cli.server_errors import HostError
-
     # The standard output belongs to the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="turnwire: %(message)s")
     try:
         asyncio.run(serve_here() if find is None else serve_remote(find))
-    except (ConnectionError, HostError) as error:
+    except ConnectionError as error:
         fail(str(error), FAILED)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 async def serve_embedded(
@@ -59,15 +55,13 @@ async def serve_embedded(
 ) -> None:
     from turnwire.app import Turnwire
     from turnwire.cli.options import load_agents
-    from turnwire.cli.server_errors import HostError
-    from turnwire.core.errors import TurnwireError
     from turnwire.settings import Settings
 
     try:
         # The client has left the program, so no turn gets time to finish.
         settings = Settings(data=data, shutdown_grace=0, **sections)
         turnwire = Turnwire(agents=load_agents(agents), settings=settings)
-        async with turnwire.lifespan():
-            await serve(turnwire.services)
-    except (TurnwireError, ValueError) as error:
-        raise HostError(str(error)) from error
+    except ValueError as error:
+        fail(str(error), FAILED)
+    async with turnwire.lifespan():
+        await serve(turnwire.services)
