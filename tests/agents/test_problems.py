@@ -16,7 +16,7 @@ from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.agents.loader import as_agent
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
 from turnwire.agents.pydantic_ai import PydanticAIAgent
-from turnwire.cli.serve import agent_notes
+from turnwire.cli.serve import find_notes
 from turnwire.core.contracts.agents import problems_of
 
 
@@ -68,6 +68,6 @@ def test_problems_are_lines_of_the_welcome_and_never_keep_a_server_from_starting
             raise KeyError("no")
 
     turnwire = Turnwire(agents={"helper": Agent(name="Keyless"), "other": Broken()}, store="memory")
-    (line,) = agent_notes(turnwire)
+    (line,) = find_notes(turnwire)
     assert "The agent helper may fail:" in line
     assert "OPENAI_API_KEY" in line

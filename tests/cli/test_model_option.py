@@ -8,7 +8,7 @@ import pytest
 from tests.scripted_model import ScriptedModel, model_server
 from turnwire.app import Turnwire
 from turnwire.cli import doctor
-from turnwire.cli.serve import model_notes, plugin_notes, welcome
+from turnwire.cli.serve import find_notes, welcome
 from turnwire.models import address
 from turnwire.settings import Settings
 
@@ -29,7 +29,7 @@ def documents(tmp_path: Path, **settings: object) -> Turnwire:
 
 
 async def notes(turnwire: Turnwire) -> str:
-    return "\n".join(await asyncio.to_thread(model_notes, turnwire))
+    return "\n".join(await asyncio.to_thread(find_notes, turnwire))
 
 
 async def test_usable_model_needs_no_note(tmp_path: Path, model_server: ScriptedModel) -> None:
@@ -54,7 +54,7 @@ async def test_running_ollama_is_offered_and_not_used(
 ) -> None:
     monkeypatch.setitem(address.SERVERS, "ollama", address.KnownServer(model_server.url, "Ollama"))
     turnwire = documents(tmp_path)
-    assert "  turnwire serve --model ollama/small" in await asyncio.to_thread(plugin_notes, turnwire)
+    assert "  turnwire serve --model ollama/small" in await asyncio.to_thread(find_notes, turnwire)
     assert turnwire.settings.model is None
     assert [request.path for request in model_server.requests] == ["/v1/models"]
 

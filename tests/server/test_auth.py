@@ -390,3 +390,21 @@ async def test_api_key_is_nowhere_in_the_data_folder(serve: Serve, tmp_path: Pat
     assert not any(key.encode() in content for content in contents)
     # The folder is the one in which keys are kept.
     assert any(digest.encode() in content or bytes.fromhex(digest) in content for content in contents)
+
+
+async def _async_name(scope: dict) -> str:
+    return "anna"
+
+
+@pytest.mark.parametrize("hook", [_async_name, lambda scope: 7, lambda scope: ["anna"], lambda scope: False])
+async def test_authenticate_that_returns_no_name_lets_nobody_in(
+    serve: Serve, hook: Any, errors_in_the_log: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    errors_in_the_log.append("authenticate returned a")
+    async with serve(authenticate=hook) as server:
+        for path in ("/v1/me", "/v1/sessions", "/v1/agents", "/v1/models"):
+            assert error_of(await server.http.get(path), 500)["code"] == "authenticate_failed"
+        assert (
+            error_of(await server.http.post("/chat", json={"message": "Hello"}), 500)["code"] == "authenticate_failed"
+        )
+    assert "it must be a plain function that returns a name or None" in caplog.text

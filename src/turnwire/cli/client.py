@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turnwire.cli.options import fail
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -72,6 +74,14 @@ def find_server(data: Path, url: str | None, key: str | None) -> "ServerAddress 
         return announced_server(data, key)
     except HostError:
         return None
+
+
+def needed_server(data: Path, url: str | None, key: str | None) -> "ServerAddress":
+    """Return the server like `find_server`. Without one, end the command and say how to start it."""
+    server = find_server(data, url, key)
+    if server is None:
+        fail("no server uses the data folder; start one with `turnwire serve`, or give --url")
+    return server
 
 
 def request(server: "ServerAddress", method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwire.cli.client import announce, withdraw
 from turnwire.cli.options import Sections, fail, load_settings, takes_plugin_options
 from turnwire.cli.serve import (
     Agents,
@@ -24,13 +23,12 @@ from turnwire.cli.serve import (
     build_turnwire,
     check_server,
     configure_logging,
-    print_lines,
     serve_supervised,
+    supervise,
 )
 
 if TYPE_CHECKING:
     from turnwire.cli.supervisor import Child
-    from turnwire.settings import Settings
 
 _END_SECONDS = 10.0
 
@@ -68,26 +66,14 @@ def dev(
     check_server(settings, 1)
     if not agent:
         fail("name an agent, such as --agent my_module:agent")
-    sys.exit(_supervise(settings, watch or [Path.cwd()], open_page))
-
-
-def _supervise(settings: "Settings", folders: Sequence[Path], open_page: bool) -> int:
-    from turnwire.cli.web_server import listen, url_of
-    from turnwire.server.auth import new_control_token
-
-    listening = listen(settings.host, settings.port)
-    url, token = url_of(settings.host, listening), new_control_token()
-
-    def on_started(lines: Sequence[str]) -> None:
-        announce(settings.data, url, token, has_database=settings.database_url is not None)
-        print_lines([*lines, "[dim]Restarts when a Python file changes. Ctrl+C ends it.[/]\n"])
-        if open_page and sys.stdout.isatty():
-            webbrowser.open(f"{url}/")
-
-    try:
-        return asyncio.run(Reloader(listening, token, folders, on_started).run())
-    finally:
-        withdraw(settings.data)
+    folders = watch or [Path.cwd()]
+    code = supervise(
+        settings,
+        "Restarts when a Python file changes. Ctrl+C ends it.",
+        lambda listening, token, on_started: Reloader(listening, token, folders, on_started).run(),
+        lambda url: open_page and sys.stdout.isatty() and webbrowser.open(f"{url}/"),
+    )
+    sys.exit(code)
 
 
 class Reloader:

@@ -46,12 +46,21 @@ def doctor(data: Data, database_url: Database = None) -> None:
         *running,
     ]
     is_sound = True
-    for check in (*(Check(name, *check()) for name, check in checks), *_of_plugins(data, database_url)):
+    for check in (*(_run(name, check) for name, check in checks), *_of_plugins(data, database_url)):
         mark, colour = _MARKS[check.verdict]
         is_sound &= check.verdict != "bad"
         typer.echo(f"{typer.style(mark, fg=colour)} {check.name:<12} {check.text}")
     if not is_sound:
         raise typer.Exit(1)
+
+
+def _run(name: str, check: Callable[[], Verdict]) -> Check:
+    from turnwire.core.errors import StoreError
+
+    try:
+        return Check(name, *check())
+    except StoreError as error:
+        return Check(name, "bad", str(error))
 
 
 def _of_plugins(data: Path, database_url: str | None) -> Iterator[Check]:
@@ -151,38 +160,23 @@ def _database(data: Path) -> Verdict:
 
 
 def _postgres(url: str) -> Verdict:
-    from turnwire.core.errors import StoreError
-
-    try:
-        with closing(open_database(url)) as archive:
-            began = time.perf_counter()
-            archive.list_turns(1)
-            ms = (time.perf_counter() - began) * 1000
-            return "ok", f"{archive.location} answers in {ms:.1f} ms"
-    except StoreError as error:
-        return "bad", str(error)
+    with closing(open_database(url)) as archive:
+        began = time.perf_counter()
+        archive.list_turns(1)
+        ms = (time.perf_counter() - began) * 1000
+        return "ok", f"{archive.location} answers in {ms:.1f} ms"
 
 
 def _workers(url: str) -> Verdict:
-    from turnwire.core.errors import StoreError
-
-    try:
-        with closing(open_database(url)) as archive:
-            workers = archive.list_workers()
-    except StoreError as error:
-        return "bad", str(error)
+    with closing(open_database(url)) as archive:
+        workers = archive.list_workers()
     running = sum(worker.running for worker in workers)
     return "ok", f"{len(workers)} process(es), {running} running turn(s)" if workers else "none is using the database"
 
 
 def _extensions(url: str) -> Verdict:
-    from turnwire.core.errors import StoreError
-
-    try:
-        with closing(open_database(url)) as archive:
-            held = archive.list_extensions()
-    except StoreError as error:
-        return "bad", str(error)
+    with closing(open_database(url)) as archive:
+        held = archive.list_extensions()
     return "ok", ", ".join(f"{name} at {holder.rpartition(':')[0]}" for name, holder in held) or "none runs"
 
 

@@ -131,16 +131,11 @@ def _call_server_or_store(
     path: str,
     body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    from turnwire.cli.server_errors import HostError
-    from turnwire.core.errors import TurnwireError
     from turnwire.stores.sqlite.disk import is_locked
 
-    try:
-        if is_locked(data):
-            return request(announced_server(data), method, path, body)
-        return asyncio.run(_act_on_store(data, act))
-    except (HostError, TurnwireError) as error:
-        fail(str(error))
+    if is_locked(data):
+        return request(announced_server(data), method, path, body)
+    return asyncio.run(_act_on_store(data, act))
 
 
 async def _act_on_store(data: Path, act: "Callable[[KeyRing], Awaitable[dict[str, Any]]]") -> dict[str, Any]:

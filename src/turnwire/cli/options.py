@@ -181,14 +181,10 @@ def progress_bar(title: str) -> "Generator[Callable[[int, int], None]]":
 
 
 def open_archive(data: Path) -> "SqliteArchive":
-    """Open the logs of a data folder for reading, also while a server uses it."""
-    from turnwire.core.errors import StoreUnusableError
+    """Open the logs of a data folder for reading, also while a server uses it. Raise StoreUnusableError."""
     from turnwire.stores.sqlite import SqliteArchive
 
-    try:
-        return SqliteArchive(data)
-    except StoreUnusableError as error:
-        fail(str(error))
+    return SqliteArchive(data)
 
 
 def open_database(url: str) -> "PostgresArchive":
@@ -233,10 +229,25 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
 
 
 class HelpfulCommand(TyperCommand):
-    """Command whose `--help` shows no type for a flag, which takes no value."""
+    """Command whose `--help` shows no type for a flag, which takes no value.
+
+    An error of Turnwire ends it with the error's message, and Ctrl+C without one.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except Exception as error:
+            from turnwire.core.errors import TurnwireError
+
+            if not isinstance(error, TurnwireError):
+                raise
+            fail(str(error))
 
 
 class HelpfulGroup(TyperGroup):

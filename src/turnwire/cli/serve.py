@@ -8,11 +8,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,8 @@ from turnwire.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from turnwire.app import Turnwire
     from turnwire.cli.supervisor import Role, SupervisorChannel
     from turnwire.settings import Settings
@@ -218,7 +220,6 @@ def build_turnwire(
     Without any agent that the operator has named, the demo agent is added as the last one.
     """
     from turnwire.app import Turnwire
-    from turnwire.core.errors import TurnwireError
 
     if extensions is None:
         settings = settings.model_copy(update={"extensions": []})
@@ -232,7 +233,7 @@ def build_turnwire(
             control_token=control_token,
             isolated=isolated,
         )
-    except (TurnwireError, ValueError) as error:
+    except ValueError as error:
         fail(str(error))
 
 
@@ -295,17 +296,13 @@ def _has_keys(settings: "Settings") -> bool:
 
 async def _has_keys_in_database(settings: "Settings") -> bool:
     from turnwire.assembly import build_store
-    from turnwire.core.errors import StoreError
 
+    store = build_store("postgres", settings)
+    await store.open()
     try:
-        store = build_store("postgres", settings)
-        await store.open()
-        try:
-            return bool(await store.list_keys())
-        finally:
-            await store.close()
-    except StoreError as error:
-        fail(str(error))
+        return bool(await store.list_keys())
+    finally:
+        await store.close()
 
 
 def serve_alone(turnwire: "Turnwire") -> None:
@@ -317,7 +314,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
     settings.port = listening.getsockname()[1]
     url = url_of(settings.host, listening)
 
-    notes = [*model_notes(turnwire), *plugin_notes(turnwire), *agent_notes(turnwire)]
+    notes = find_notes(turnwire)
 
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token, has_database=settings.database_url is not None)
@@ -334,7 +331,7 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
 
     settings = turnwire.settings
     settings.port = channel.listening.getsockname()[1]
-    notes = [*model_notes(turnwire), *plugin_notes(turnwire), *agent_notes(turnwire)]
+    notes = find_notes(turnwire)
 
     def on_started() -> None:
         channel.follow(turnwire, server.refuse_connections)
@@ -361,62 +358,73 @@ def run_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
 
 def _supervise(settings: "Settings", workers: int, *, isolate: bool) -> int:
     from turnwire.cli.supervisor import Supervisor
+
+    count = f"{workers} processes, and agents in {workers} more" if isolate else f"{workers} processes"
+    kinds: tuple[Role, ...] = ("serve", "run") if isolate else ("both",)
+    roles: list[Role] = [kind for kind in kinds for _ in range(workers)]
+    end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
+    return supervise(
+        settings,
+        f"In {count}; `kill -HUP` replaces them one by one.",
+        lambda listening, token, on_started: Supervisor(listening, roles, token, end_timeout, on_started).run(),
+    )
+
+
+def supervise(
+    settings: "Settings",
+    note: str,
+    run: "Callable[[socket, str, Callable[[Sequence[str]], None]], Coroutine[Any, Any, int]]",
+    on_announced: Callable[[str], object] = lambda url: None,
+) -> int:
+    """Listen, run the supervisor of other processes, and announce its address meanwhile. Return its exit code.
+
+    `run` gets the listening socket, the control token of the processes, and the function for the first one's welcome.
+    """
     from turnwire.cli.web_server import listen, url_of
     from turnwire.server.auth import new_control_token
 
     listening = listen(settings.host, settings.port)
     url, token = url_of(settings.host, listening), new_control_token()
 
-    def on_started(lines: Sequence[str]) -> None:
+    def on_started(welcome: Sequence[str]) -> None:
         announce(settings.data, url, token, has_database=settings.database_url is not None)
-        count = f"{workers} processes, and agents in {workers} more" if isolate else f"{workers} processes"
-        print_lines([*lines, f"[dim]In {count}; `kill -HUP` replaces them one by one.[/]\n"])
+        print_lines([*welcome, f"[dim]{note}[/]\n"])
+        on_announced(url)
 
-    kinds: tuple[Role, ...] = ("serve", "run") if isolate else ("both",)
-    roles: list[Role] = [kind for kind in kinds for _ in range(workers)]
-    end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
     try:
-        return asyncio.run(Supervisor(listening, roles, token, end_timeout, on_started).run())
+        return asyncio.run(run(listening, token, on_started))
     finally:
         withdraw(settings.data)
 
 
-def model_notes(turnwire: "Turnwire") -> list[str]:
-    """Return lines of markup about what is wrong with the model."""
-    from rich.markup import escape
-
-    from turnwire.core.errors import ModelUnusableError
-    from turnwire.models.address import check_model, locate_model
-
-    settings = turnwire.settings
-    if settings.model:
-        key = settings.model_key.get_secret_value() if settings.model_key else None
-        try:
-            problem = check_model(locate_model(settings.model, settings.model_url, key))
-        except ModelUnusableError as error:
-            problem = str(error)
-        if problem is None:
-            return []
-        return [f"[bold red]The model cannot be used:[/] {escape(problem)}"]
-    return []
-
-
-def plugin_notes(turnwire: "Turnwire") -> list[str]:
-    """Return lines of markup with the advice of plugins."""
-    return [line for plugin in turnwire.services.plugins.values() for line in plugin.advice()]
-
-
-def agent_notes(turnwire: "Turnwire") -> list[str]:
-    """Return lines of markup about what the agents lack, such as a key."""
+def find_notes(turnwire: "Turnwire") -> list[str]:
+    """Return lines of markup: what is wrong with the model and the agents, and the advice of plugins."""
     from rich.markup import escape
 
     from turnwire.core.contracts.agents import problems_of
 
-    return [
+    problem = _model_problem(turnwire.settings)
+    notes = [f"[bold red]The model cannot be used:[/] {escape(problem)}"] if problem else []
+    notes += [line for plugin in turnwire.services.plugins.values() for line in plugin.advice()]
+    notes += [
         f"[bold red]The agent {escape(name)} may fail:[/] {escape(problem)}"
         for name, agent in turnwire.agents.items()
         for problem in problems_of(agent)
     ]
+    return notes
+
+
+def _model_problem(settings: "Settings") -> str | None:
+    from turnwire.core.errors import ModelUnusableError
+    from turnwire.models.address import check_model, locate_model
+
+    if not settings.model:
+        return None
+    key = settings.model_key.get_secret_value() if settings.model_key else None
+    try:
+        return check_model(locate_model(settings.model, settings.model_url, key))
+    except ModelUnusableError as error:
+        return str(error)
 
 
 def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[str]:
@@ -470,8 +478,6 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 async def _work(turnwire: "Turnwire", on_started: Callable[[], None]) -> None:
-    from turnwire.core.errors import TurnwireError
-
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -483,10 +489,7 @@ async def _work(turnwire: "Turnwire", on_started: Callable[[], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    try:
-        await turnwire.open()
-    except TurnwireError as error:
-        fail(str(error))
+    await turnwire.open()
     on_started()
     await stop_requested.wait()
     await turnwire.close()

@@ -4,12 +4,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from turnwire.client import ClientError, ServerAddress, ServerUnreachableError
+from turnwire.core.errors import TurnwireError
 from turnwire.core.log.codec import clean_text
 
 _HINT = "check its address, or start one with `turnwire serve`"
 
 
-class HostError(Exception):
+class HostError(TurnwireError):
     """A request that failed. The message says why, and what to do. `is_away`: it may succeed in a moment."""
 
     def __init__(self, message: str, *, is_away: bool = False) -> None:

@@ -3,71 +3,51 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import Sections, fail
 
 if TYPE_CHECKING:
     from turnwire.client import ServerAddress
-    from turnwire.server.services import Services
 
 FAILED, USAGE = 1, 2
 
 FindServer = Callable[[], "ServerAddress"]
 """Called again after a lost connection: a restarted server may listen elsewhere, with another token."""
+Serve = Callable[[FindServer], Coroutine[Any, Any, None]]
 
 Embedded = Annotated[bool, typer.Option("--embedded", help="Run the agents in this process, without a server.")]
 
 
-def server_finder(data: Path, url: str | None, key: str | None) -> FindServer | None:
-    """Return a function that finds the server at `url` or of the data folder; None if there is no such server."""
-    from turnwire.cli.client import announced_server, find_server
-
+def serve_server(data: Path, url: str | None, key: str | None, serve: Serve) -> bool:
+    """Serve the agents of the server at `url` or of the data folder until stdin ends. Return False without one."""
     server = find_server(data, url, key)
     if server is None:
-        return None
-    return lambda: server if url is not None else announced_server(data, key)
+        return False
+    _run(serve(lambda: server if url is not None else announced_server(data, key)))
+    return True
 
 
-def serve(
-    find: FindServer | None,
-    serve_remote: Callable[[FindServer], Coroutine[Any, Any, None]],
-    serve_here: Callable[[], Coroutine[Any, Any, None]],
-) -> None:
-    """Serve the agents of a server, or without one those of this process, until stdin ends."""
-    from turnwire.cli.server_errors import HostError
+def serve_embedded(data: Path, agents: Sequence[str], sections: Sections, serve: Serve) -> None:
+    """Serve the agents of this process until stdin ends."""
+    from turnwire.cli.embedded import build_embedded, embedded_server
 
+    async def work() -> None:
+        async with embedded_server(build_embedded(data, agents, sections)) as address:
+            await serve(lambda: address)
+
+    _run(work())
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
     # The standard output belongs to the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="turnwire: %(message)s")
     try:
-        asyncio.run(serve_here() if find is None else serve_remote(find))
-    except (ConnectionError, HostError) as error:
+        asyncio.run(work)
+    except ConnectionError as error:
         fail(str(error), FAILED)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-async def serve_embedded(
-    data: Path,
-    agents: list[str],
-    sections: Sections,
-    serve: Callable[["Services"], Coroutine[Any, Any, None]],
-) -> None:
-    from turnwire.app import Turnwire
-    from turnwire.cli.options import load_agents
-    from turnwire.cli.server_errors import HostError
-    from turnwire.core.errors import TurnwireError
-    from turnwire.settings import Settings
-
-    try:
-        # The client has left the program, so no turn gets time to finish.
-        settings = Settings(data=data, shutdown_grace=0, **sections)
-        turnwire = Turnwire(agents=load_agents(agents), settings=settings)
-        async with turnwire.lifespan():
-            await serve(turnwire.services)
-    except (TurnwireError, ValueError) as error:
-        raise HostError(str(error)) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnwire.cli.client import find_server, request
-from turnwire.cli.options import Data, Database, Key, Url, fail, open_archive, open_database
+from turnwire.cli.options import Data, Database, Key, Url, open_archive, open_database
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,10 +38,8 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print plain lines once; the default in a pipe.")] = False,
 ) -> None:
     """Watch the workers and the unfinished turns. Ctrl+C ends it."""
-    from turnwire.cli.server_errors import HostError
-
     if database_url is not None and url is None:
-        database: PostgresArchive | None = _open_database(database_url)
+        database: PostgresArchive | None = open_database(database_url)
         server = None
     else:
         database, server = None, find_server(data, url, key)
@@ -56,8 +54,6 @@ def top(
             _watch(snapshot, interval)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-    except HostError as error:
-        fail(str(error))
     finally:
         if database is not None:
             database.close()
@@ -103,15 +99,6 @@ def _snapshot(server: "ServerAddress | None", data: Path) -> Snapshot:
     with closing(open_archive(data)) as archive:
         turns = _turns(archive.list_unfinished(_MAX_TURNS))
     return {"source": f"{data} (no server is using it)", "workers": [], "turns": turns}
-
-
-def _open_database(url: str) -> "PostgresArchive":
-    from turnwire.core.errors import StoreUnusableError
-
-    try:
-        return open_database(url)
-    except StoreUnusableError as error:
-        fail(str(error))
 
 
 def _read_database(database: "PostgresArchive") -> Snapshot:

@@ -71,15 +71,11 @@ def move(
     ],
 ) -> None:
     """Copy everything in a data folder to PostgreSQL: logs, keys, uploads, channels. Run it again to resume."""
-    from turnwire.core.errors import TurnwireError
-
     try:
         moved = asyncio.run(_move(data, database_url))
         records = _move_records(data, database_url)
     except sqlite3.Error as error:
         fail(f"a file in {data} cannot be read: {error}")
-    except TurnwireError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; nothing is lost, run it again to resume")
     skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""

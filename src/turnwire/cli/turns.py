@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.client import connected, find_server
+from turnwire.cli.client import connected, needed_server
 from turnwire.cli.options import (
     ID_LENGTH,
     Data,
@@ -98,11 +98,8 @@ def tail(
 ) -> None:
     """Show a turn's log and follow it until it ends. In a pipe, each line is one JSON object."""
     show = _printer(wire)
-    try:
-        with _opened_logs(data, database_url) as archive:
-            asyncio.run(_follow(archive, find_turn(archive, turn).id, after, show))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    with _opened_logs(data, database_url) as archive:
+        asyncio.run(_follow(archive, find_turn(archive, turn).id, after, show))
 
 
 def fork(
@@ -116,21 +113,14 @@ def fork(
     key: Key = None,
 ) -> None:
     """Start a turn that shares another one's log up to a position, and print its id. It needs a running server."""
-    from turnwire.cli.server_errors import HostError
-
-    server = find_server(data, url, key)
-    if server is None:
-        fail("no server uses the data folder; start one with `turnwire serve`, or give --url")
+    server = needed_server(data, url, key)
 
     async def send() -> str:
         async with connected(server) as client:
             turn_id = await known_turn_id(client, turn)
             return (await client.fork(turn_id, position, message=message, agent=agent, model=model)).id
 
-    try:
-        typer.echo(asyncio.run(send()))
-    except HostError as error:
-        fail(str(error))
+    typer.echo(asyncio.run(send()))
 
 
 def inspect(
@@ -144,7 +134,10 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Show a turn's timeline: phases, tools, tokens and pauses. The turn may still be running."""
-    timeline, prices = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn, database_url)
+    if url is not None:
+        timeline, prices = asyncio.run(_fetch(url, key, turn))
+    else:
+        timeline, prices = _read_timeline(data, turn, database_url)
     from turnwire.reporting.timeline import cost_of
 
     cost = cost_of(timeline, prices)
@@ -164,7 +157,7 @@ def inspect(
 
 @contextmanager
 def opened_archive(data: Path) -> "Generator[SqliteArchive]":
-    """Open the logs of a data folder. End the command with the reason if a turn or its events are gone."""
+    """Open the logs of a data folder."""
     with closing(open_archive(data)) as archive, _explained():
         yield archive
 
@@ -172,29 +165,19 @@ def opened_archive(data: Path) -> "Generator[SqliteArchive]":
 @contextmanager
 def _opened_logs(data: Path, database_url: str | None) -> "Generator[Archive]":
     """Open the logs of a data folder or, with its URL, of a database."""
-    from turnwire.core.errors import StoreError
-
-    if database_url is None:
-        with opened_archive(data) as archive:
-            yield archive
-        return
-    try:
-        with closing(open_database(database_url)) as database, _explained():
-            yield database
-    except StoreError as error:
-        fail(str(error))
+    opened = open_archive(data) if database_url is None else open_database(database_url)
+    with closing(opened) as archive, _explained():
+        yield archive
 
 
 @contextmanager
 def _explained() -> "Generator[None]":
-    from turnwire.core.errors import EventsGoneError, TurnNotFoundError
+    from turnwire.core.errors import TurnNotFoundError
 
     try:
         yield
     except TurnNotFoundError as error:
         fail(f"{error}; `turnwire turns` lists them")
-    except EventsGoneError as error:
-        fail(str(error))
 
 
 def find_turn(archive: "Archive", turn_id: str | None) -> "TurnRecord":
@@ -313,15 +296,6 @@ def _read_timeline(data: Path, turn_id: str | None, database_url: str | None) ->
         record = find_turn(archive, turn_id)
         timeline = timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
     return timeline, load_settings(data=data).model_prices
-
-
-def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "tuple[Timeline, Prices]":
-    from turnwire.cli.server_errors import HostError
-
-    try:
-        return asyncio.run(_fetch(url, key, turn))
-    except HostError as error:
-        fail(str(error))
 
 
 async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timeline, Prices]":

@@ -45,17 +45,12 @@ def verify(
     """
     if every == (turn is not None):
         fail("name a turn, or give --all", 2)
-    from turnwire.core.errors import TurnwireError
-
     settings = load_settings(data=data, database_url=database_url)
     keys = [key.encode() for key in seal_keys or ()]
     if settings.seal_key is not None:
         keys.append(settings.seal_key.get_secret_value().encode())
     url = settings.database_url.get_secret_value() if settings.database_url else None
-    try:
-        counts = asyncio.run(_verify(data, url, turn, keys, as_json=as_json))
-    except TurnwireError as error:
-        fail(str(error))
+    counts = asyncio.run(_verify(data, url, turn, keys, as_json=as_json))
     if not as_json:
         shown = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no ended turns"
         typer.secho(f"{shown}.", fg="red" if counts["broken"] else "green")

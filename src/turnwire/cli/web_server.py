@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import uvicorn
@@ -197,7 +197,7 @@ class WebServer(uvicorn.Server):
     """A uvicorn server that calls `on_started` when it accepts requests and `on_stopping` before it shuts down."""
 
     def __init__(self, turnwire: Any, on_started: Callable[[], None], on_stopping: Callable[[], None]) -> None:
-        super().__init__(_uvicorn_config(turnwire))
+        super().__init__(uvicorn_config(turnwire))
         if turnwire.settings.access_log:
             log_requests()  # After the configuration, which sets the level of uvicorn's loggers.
         self._turnwire = turnwire
@@ -229,7 +229,7 @@ class WebServer(uvicorn.Server):
             os._exit(0)
 
 
-def _uvicorn_config(turnwire: Any) -> uvicorn.Config:
+def uvicorn_config(turnwire: Any, lifespan: Literal["on", "off"] = "on") -> uvicorn.Config:
     return uvicorn.Config(
         turnwire.asgi(),
         http=GuardedProtocol,
@@ -240,7 +240,7 @@ def _uvicorn_config(turnwire: Any) -> uvicorn.Config:
         ws_ping_timeout=turnwire.settings.write_timeout,
         # Tokens are too short to compress, and each compressor takes memory.
         ws_per_message_deflate=False,
-        lifespan="on",
+        lifespan=lifespan,
         log_level="warning",
         access_log=turnwire.settings.access_log,
         log_config=None,

@@ -65,7 +65,6 @@ def index(
 ) -> None:
     """Index documents (Markdown, text, HTML, PDF, Word) to answer from. Unchanged documents are skipped."""
     from turnwire.assembly import open_shared
-    from turnwire.core.errors import TurnwireError
     from turnwire.retrieval.service import build_library
     from turnwire.retrieval.settings import DocumentSettings
 
@@ -87,8 +86,6 @@ def index(
             asyncio.run(_embed_and_watch(library, settings, roots, watch=watch, embed=embed))
         documents, passages = library.count()
         typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.location}")
-    except TurnwireError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         typer.echo("Stopped. The documents read so far are kept; run the command again for the rest.")
     finally:
@@ -182,7 +179,6 @@ def compare(
     ] = None,
 ) -> None:
     """Answer questions from the documents in both modes; show time, citations and text side by side, and over time."""
-    from turnwire.core.errors import TurnwireError
     from turnwire.testing.comparisons import COMPARISONS_FILE, read_runs, render_page
 
     settings = load_settings(data=data)
@@ -199,7 +195,7 @@ def compare(
             typer.echo(f"{page} has {len(runs)} runs.", err=True)
         elif not questions:
             _show_runs(runs)
-    except (TurnwireError, OSError) as error:
+    except OSError as error:
         fail(str(error))
 
 

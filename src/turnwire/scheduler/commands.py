@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.client import find_server, request
+from turnwire.cli.client import needed_server, request
 from turnwire.cli.commands import OPERATE, Commands
 from turnwire.cli.options import Data, HelpfulCommand, HelpfulGroup, Key, Url, complete_id, fail, print_table
 
@@ -133,12 +133,4 @@ def _last(schedule: dict[str, Any]) -> str:
 def _call(
     data: Path, url: str | None, key: str | None, method: str, path: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    from turnwire.cli.server_errors import HostError
-
-    try:
-        server = find_server(data, url, key)
-        if server is None:
-            fail("no server runs on this data folder; start one with: turnwire serve")
-        return request(server, method, path, body)
-    except HostError as error:
-        fail(str(error))
+    return request(needed_server(data, url, key), method, path, body)

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
@@ -315,8 +315,7 @@ class Authenticator:
         if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
             return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES, is_operator=True)
         if self._authenticate is not None:
-            principal = self._authenticate(scope)
-            if principal:
+            if principal := _checked_principal(self._authenticate(scope)):
                 return Caller(principal, ALL_SCOPES)
         elif self._keys.is_empty:
             # A key is ignored here, because some clients always send one.
@@ -339,6 +338,17 @@ class Authenticator:
             else "nobody is signed in; sign in to this application first",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def _checked_principal(found: object) -> str | None:
+    """Return what `authenticate` has returned. Raises HttpError 500 if that is neither a name nor None."""
+    if found is None or isinstance(found, str):
+        return found
+    if isinstance(found, Coroutine):
+        found.close()
+    kind = type(found).__name__
+    logger.error("authenticate returned a %s; it must be a plain function that returns a name or None", kind)
+    raise HttpError(500, "authenticate_failed", "the server cannot tell who is calling; its log tells more")
 
 
 def new_control_token() -> str:

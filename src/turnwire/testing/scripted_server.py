@@ -42,7 +42,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from turnwire.testing.scripted_wires import (
     Call,
@@ -54,7 +54,7 @@ from turnwire.testing.scripted_wires import (
     chat,
     chat_completion,
     gemini,
-    gemini_error,
+    gemini_error_body,
     gemini_response,
     message_object,
     messages,
@@ -64,7 +64,23 @@ from turnwire.testing.scripted_wires import (
 )
 
 _PATIENCE_SECONDS = 60.0
-_GEMINI_PATH = re.compile(r"/v1beta/models/[^/:]+:(streamGenerateContent|generateContent)(?:\?.*)?")
+
+
+class _Api(NamedTuple):
+    """How an API writes a streamed answer, a whole one, and an error."""
+
+    events: Wire
+    whole_answer: Callable[[ScriptedAnswer, dict[str, Any]], dict[str, Any]]
+    error_body: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda _, error: {"error": error}
+
+
+# By the pattern of their paths.
+_APIS = {
+    "/v1/chat/completions": _Api(chat, chat_completion),
+    "/v1/responses": _Api(responses, response_object),
+    r"/v1/messages(\?.*)?": _Api(messages, message_object, messages_error),
+    r"/v1beta/models/[^/:]+:(streamG|g)enerateContent(\?.*)?": _Api(gemini, gemini_response, gemini_error_body),
+}
 
 
 @dataclass(frozen=True)
@@ -259,41 +275,17 @@ class ScriptedModel:
             return await self._answer_embeddings(request, connection)
         if request.path == "/v1/models":
             return await self._answer_models(connection)
-        if request.path.partition("?")[0] == "/v1/messages":
-            return await self._answer_messages(request, connection)
-        if found := _GEMINI_PATH.fullmatch(request.path):
-            return await self._answer_gemini(request, connection, streams=found[1] == "streamGenerateContent")
-        wire = {"/v1/chat/completions": chat, "/v1/responses": responses}.get(request.path)
-        if wire is None:
+        api = next((api for pattern, api in _APIS.items() if re.fullmatch(pattern, request.path)), None)
+        if api is None:
             return await connection.send_failure(fails(404, message=f"There is no {request.path}."))
         reply = self._next_reply(request)
         if isinstance(reply, Failure):
-            return await self._watched(connection.send_failure(reply), connection)
-        if not request.body.get("stream"):
-            whole = chat_completion(reply) if wire is chat else response_object(reply)
-            await connection.send_json(200, {}, whole)
-            return True
-        return await self._watched(connection.send_answer(reply, wire, request.body), connection)
-
-    async def _answer_gemini(self, request: ModelRequest, connection: "_ScriptedProtocol", *, streams: bool) -> bool:
-        reply = self._next_reply(request)
-        if isinstance(reply, Failure):
-            error = gemini_error(reply.status or 0, reply.error)
-            return await self._watched(connection.send_failure(replace(reply, error=error)), connection)
-        if not streams:
-            await connection.send_json(200, {}, gemini_response(reply))
-            return True
-        return await self._watched(connection.send_answer(reply, gemini, request.body), connection)
-
-    async def _answer_messages(self, request: ModelRequest, connection: "_ScriptedProtocol") -> bool:
-        reply = self._next_reply(request)
-        if isinstance(reply, Failure):
-            body = messages_error(reply.status or 0, reply.error)
+            body = api.error_body(reply.status or 0, reply.error)
             return await self._watched(connection.send_failure(reply, body), connection)
-        if not request.body.get("stream"):
-            await connection.send_json(200, {}, message_object(reply, request.body))
+        if not request.body.get("stream") and "streamGenerateContent" not in request.path:
+            await connection.send_json(200, {}, api.whole_answer(reply, request.body))
             return True
-        return await self._watched(connection.send_answer(reply, messages, request.body), connection)
+        return await self._watched(connection.send_answer(reply, api.events, request.body), connection)
 
     def _next_reply(self, request: ModelRequest) -> Reply:
         if self.is_strict and (problem := unpaired_calls(request.body)):

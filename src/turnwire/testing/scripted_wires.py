@@ -129,7 +129,7 @@ def _chat_call(index: int, call: Call, arguments: str) -> dict[str, Any]:
     return {"index": index, **ids, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
 
 
-def chat_completion(answer: ScriptedAnswer) -> dict[str, Any]:
+def chat_completion(answer: ScriptedAnswer, request: dict[str, Any]) -> dict[str, Any]:
     """Return the whole answer to `POST /v1/chat/completions` without `stream`."""
     calls = [call for piece in answer.pieces if isinstance(piece, Calls) for call in piece.calls]
     message: dict[str, Any] = {"role": "assistant", "content": "".join(p for p in answer.pieces if isinstance(p, str))}
@@ -200,9 +200,9 @@ def responses(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes
             pass
 
 
-def response_object(answer: ScriptedAnswer) -> dict[str, Any]:
+def response_object(answer: ScriptedAnswer, request: dict[str, Any]) -> dict[str, Any]:
     """Return the whole answer to `POST /v1/responses` without `stream`."""
-    *_, last = [event for event in responses(answer, {}) if isinstance(event, bytes)]
+    *_, last = [event for event in responses(answer, request) if isinstance(event, bytes)]
     return json.loads(last.partition(b"data: ")[2])["response"]
 
 
@@ -354,7 +354,7 @@ def gemini(answer: ScriptedAnswer, request: dict[str, Any]) -> Iterator[bytes | 
                 elif finish:
                     finish = "MALFORMED_FUNCTION_CALL"
     if answer.ending in ("failed", "error"):
-        yield sse({"error": gemini_error(500, answer.error)})
+        yield sse(gemini_error_body(500, answer.error))
     if finish:
         usage = {} if answer.usage is None else {"usageMetadata": gemini_usage(answer.usage)}
         yield sse(_candidate([{"text": ""}] if finish == "STOP" else [], finish) | usage)
@@ -380,9 +380,9 @@ def _gemini_calls(calls: Calls) -> list[dict[str, Any]] | None:
     return parts
 
 
-def gemini_response(answer: ScriptedAnswer) -> dict[str, Any]:
+def gemini_response(answer: ScriptedAnswer, request: dict[str, Any]) -> dict[str, Any]:
     """Return the whole answer to `POST /v1beta/models/…:generateContent`."""
-    events = [json.loads(each[len(b"data: ") :]) for each in gemini(answer, {}) if isinstance(each, bytes)]
+    events = [json.loads(each[len(b"data: ") :]) for each in gemini(answer, request) if isinstance(each, bytes)]
     candidates = [event["candidates"][0] for event in events]
     parts = [part for each in candidates for part in each["content"]["parts"] if part != {"text": ""}]
     return {**events[-1], "candidates": [{**candidates[-1], "content": {"role": "model", "parts": parts}}]}
@@ -401,14 +401,14 @@ def gemini_usage(usage: dict[str, int]) -> dict[str, int]:
     return details
 
 
-def gemini_error(status: int, error: dict[str, Any]) -> dict[str, Any]:
+def gemini_error_body(status: int, error: dict[str, Any]) -> dict[str, Any]:
     """Return an error in Google's form; only its message says that a conversation is too long."""
     names = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
     names |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
     message = error.get("message", "")
     if error.get("code") == "context_length_exceeded":
         message = f"The input token count (1200000) exceeds the maximum number of tokens allowed 1048576. {message}"
-    return {"code": status, "message": message, "status": names.get(status, "UNKNOWN")}
+    return {"error": {"code": status, "message": message, "status": names.get(status, "UNKNOWN")}}
 
 
 # Messages

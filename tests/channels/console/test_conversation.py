@@ -11,7 +11,7 @@ from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
 from turnwire.channels.console import conversation
 from turnwire.channels.console.conversation import Conversation, UserLeft
-from turnwire.channels.console.host import RemoteHost
+from turnwire.channels.console.host import Host
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.client import ReconnectLimits, ServerAddress
 from turnwire.core.log.codec import encode_event
@@ -70,7 +70,7 @@ class ScriptedServer:
 class ShownTurn:
     """A turn of the scripted server, shown on a terminal."""
 
-    def __init__(self, script: ScriptedServer, host: RemoteHost, keyboard: Keyboard | None, settle: float) -> None:
+    def __init__(self, script: ScriptedServer, host: Host, keyboard: Keyboard | None, settle: float) -> None:
         self.script = script
         self.terminal = Terminal()
         self.conversation = Conversation(host, self.terminal.view, keyboard, key_grace=settle)
@@ -85,9 +85,7 @@ async def shown(keyboard: Keyboard | None = None, settle: float = 0) -> AsyncIte
     script = ScriptedServer()
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    host = RemoteHost(
-        lambda: ServerAddress(url, is_local=True), ReconnectLimits(give_up_seconds=1, read_timeout=PATIENCE)
-    )
+    host = Host(lambda: ServerAddress(url, is_local=True), ReconnectLimits(give_up_seconds=1, read_timeout=PATIENCE))
     turn = ShownTurn(script, host, keyboard, settle)
     try:
         await turn.sees("waiting for the agent")
@@ -95,7 +93,7 @@ async def shown(keyboard: Keyboard | None = None, settle: float = 0) -> AsyncIte
     finally:
         turn.showing.cancel()
         await asyncio.gather(turn.showing, return_exceptions=True)
-        await host.close()
+        await host.aclose()
         script.hang_up()
         server.close()
         await server.wait_closed()

@@ -1,4 +1,4 @@
-"""Tests of RemoteHost: turns over HTTP, with lost connections and restarted servers."""
+"""Tests of Host: turns over HTTP, with lost connections and restarted servers."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import pytest
 from tests.client.servers import proxied, scripted
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.host import RemoteHost
+from turnwire.channels.console.host import Host
 from turnwire.cli.server_errors import HostError
 from turnwire.client import (
     ConnectionLost,
@@ -32,15 +32,15 @@ QUICK = ReconnectLimits(give_up_seconds=1, backoff=Backoff(first=0.01, longest=0
 
 
 @asynccontextmanager
-async def host_of(url: str, key: str | None = None, limits: ReconnectLimits = PATIENT) -> AsyncIterator[RemoteHost]:
-    host = RemoteHost(lambda: ServerAddress(url, key, is_local=True), limits)
+async def host_of(url: str, key: str | None = None, limits: ReconnectLimits = PATIENT) -> AsyncIterator[Host]:
+    host = Host(lambda: ServerAddress(url, key, is_local=True), limits)
     try:
         yield host
     finally:
-        await host.close()
+        await host.aclose()
 
 
-async def converse(host: RemoteHost, message: str = "Hello", **options: Any) -> list[Any]:
+async def converse(host: Host, message: str = "Hello", **options: Any) -> list[Any]:
     async with asyncio.timeout(PATIENCE):
         turn = host.converse(message, options.get("session_id"), options.get("agent"))
         async with aclosing(turn):

@@ -178,15 +178,13 @@ class Chat:
             self._screen.print(message, Text(), *render_answer(exchange.answer), Text())
 
     async def _pick_agent(self, name: str) -> None:
-        names = await self._host.agents()
         if name:
             # The server reports an unknown name with the next message.
             self._agent = name
             self._say(f"{name} answers from now on.")
-        elif names:
-            self._say(f"{', '.join(names)}. Selected: {self._agent or names[0]}.")
-        else:
-            self._say(f"{self._host.name} does not list its agents. Selected: {self._agent or 'its default agent'}.")
+            return
+        names = await self._host.agents()
+        self._say(f"{', '.join(names)}. Selected: {self._agent or names[0]}.")
 
     def _say(self, text: str) -> None:
         self._screen.print(Text(text, "dim"))

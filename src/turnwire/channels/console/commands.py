@@ -155,7 +155,7 @@ async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> 
     screen.claim(options)
     async with open_host(options, screen) as host:
         screen.print(
-            Text.assemble(("Turnwire", "bold"), f" · answers come from {await _describe(host)}"),
+            Text.assemble(("Turnwire", "bold"), f" · answers come from {host.name}"),
             Text("/help for commands, Ctrl-D to leave", "dim"),
             Text(),
         )
@@ -177,7 +177,7 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
 
     from turnwire.channels.console.channel import USER
     from turnwire.channels.console.chat import Prompt
-    from turnwire.channels.console.embedded import EmbeddedHost, open_host
+    from turnwire.channels.console.embedded import open_channel
     from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.core.errors import TurnwireError
     from turnwire.extensions.calls import Background
@@ -185,11 +185,9 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
     screen = process_screen()
     if plain or screen.console.is_dumb_terminal:
         screen.console = terminal_console(plain=True)
-    async with open_host(options, screen) as host:
-        assert isinstance(host, EmbeddedHost)
-        console = host.console
+    async with open_channel(options, screen) as (console, agents):
         screen.print(
-            Text.assemble(("Turnwire", "bold"), f" · the channel console, answers come from {await _describe(host)}"),
+            Text.assemble(("Turnwire", "bold"), f" · the channel console, answers come from this process ({agents})"),
             Text("Ctrl-C stops an answer, Ctrl-D leaves", "dim"),
             Text(),
         )
@@ -241,7 +239,7 @@ async def _ask(
         attachments = [attachment(path) for path in files]
         turn = host.converse(question, session, options.agent_name, attachments=attachments)
         if not json:
-            turn = _announced(turn, view, f"answered by {await _describe(host)}")
+            turn = _announced(turn, view, f"answered by {host.name}")
         with keyboard.listening() if keyboard else nullcontext():
             await conversation.show(turn)
     outcome = conversation.presenter.outcome
@@ -263,11 +261,6 @@ async def _session_id(host: "Host", part: str | None) -> str | None:
     if part is None or not _ID_BEGINNING.fullmatch(part):
         return part
     return complete_id(part, [session.id for session in await host.sessions(_MAX_SESSIONS)], by_end=False)
-
-
-async def _describe(host: "Host") -> str:
-    names = await host.agents()
-    return f"{host.name} ({', '.join(names)})" if names else host.name
 
 
 def _run(program: Coroutine[Any, Any, int]) -> int:

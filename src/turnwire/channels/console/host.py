@@ -1,8 +1,8 @@
-"""Hosts of a terminal's turns. `RemoteHost` is a server; the host in this process is in `embedded`."""
+"""The host of a terminal's turns: a server."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -35,61 +35,24 @@ class Exchange(Struct, frozen=True):
     answer: str
 
 
-class Host(Protocol):
-    """Runs turns and knows past sessions. Every method may raise HostError."""
-
-    @property
-    def name(self) -> str:
-        """Return the host's name for a person to read."""
-        ...
-
-    def converse(
-        self,
-        message: str,
-        session_id: str | None,
-        agent: str | None,
-        on_busy: OnBusy = "enqueue",
-        attachments: list[dict[str, Any]] | None = None,
-    ) -> AsyncGenerator[TurnUpdate]:
-        """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
-        ...
-
-    async def cancel(self, turn_id: str) -> None: ...
-
-    async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None: ...
-
-    async def reply(
-        self, turn_id: str, question_id: str, value: Any, *, declined: bool = False, reason: str | None = None
-    ) -> None: ...
-
-    async def sessions(self, limit: int) -> list[PastSession]:
-        """Return the sessions, newest first."""
-        ...
-
-    async def last_exchange(self, session_id: str) -> Exchange | None: ...
-
-    async def agents(self) -> list[str]:
-        """Return the agents' names; empty if the host does not publish them."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 CHAT_LIMITS = ReconnectLimits(give_up_seconds=60)
 
 
-class RemoteHost:
-    """A server, over HTTP. A lost connection is resumed after the last event that was read."""
+class Host:
+    """A server that runs turns and knows past sessions. Every method may raise HostError.
 
-    def __init__(self, find: Callable[[], ServerAddress], limits: ReconnectLimits = CHAT_LIMITS) -> None:
+    A lost connection is resumed after the last event that was read.
+    """
+
+    def __init__(
+        self, find: Callable[[], ServerAddress], limits: ReconnectLimits = CHAT_LIMITS, name: str | None = None
+    ) -> None:
         """`find` is called again after a lost connection: a restarted server may listen on another address."""
         # Without retries, a person at a terminal learns at once that no server answers.
         with host_errors(_CHAT_HINT):
             self._client = AsyncClient(client_finder(find), limits=msgspec.structs.replace(limits, request_seconds=0))
-
-    @property
-    def name(self) -> str:
-        return self._client.name
+        self.name = name or self._client.name
+        """The host's name for a person to read."""
 
     async def converse(
         self,
@@ -99,6 +62,7 @@ class RemoteHost:
         on_busy: OnBusy = "enqueue",
         attachments: list[dict[str, Any]] | None = None,
     ) -> AsyncGenerator[TurnUpdate]:
+        """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
         turn = self._client.draft(
             message, session_id=session_id, agent=agent, on_busy=on_busy, attachments=attachments or None
         )
@@ -125,6 +89,7 @@ class RemoteHost:
             await self._client.reply(turn_id, question_id, value, declined=declined, reason=reason)
 
     async def sessions(self, limit: int) -> list[PastSession]:
+        """Return the sessions, newest first."""
         with host_errors(_CHAT_HINT):
             page = await self._client.sessions(limit=limit)
         return [
@@ -141,9 +106,11 @@ class RemoteHost:
         return Exchange(clean_text(turn.message), clean_text(state.text))
 
     async def agents(self) -> list[str]:
-        return []
+        """Return the agents' names, the default one first."""
+        with host_errors(_CHAT_HINT):
+            return [agent["name"] for agent in (await self._client.request("GET", "/v1/agents"))["agents"]]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._client.close()
 
 

@@ -1,15 +1,13 @@
 """`turnwire acp`: agents for an editor."""
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from turnwire.cli.commands import TALK, Commands
 from turnwire.cli.options import Data, Key, Sections, Url, fail, takes_plugin_options
-from turnwire.cli.stdio import USAGE, Embedded, FindServer, serve, serve_embedded, server_finder
-
-if TYPE_CHECKING:
-    from turnwire.server.services import Services
+from turnwire.cli.stdio import USAGE, Embedded, FindServer, serve_embedded, serve_server
 
 
 def add_commands(commands: Commands) -> None:
@@ -44,11 +42,9 @@ def acp(
     runs_here = embedded or bool(references or sections)
     if url is not None and runs_here:
         fail("--url asks a server; --embedded, --docs and --agent module:name run without one", USAGE)
-    serve(
-        None if runs_here else server_finder(data, url, key),
-        lambda find: _serve_acp(find, name),
-        lambda: serve_embedded(data, references, sections, lambda services: _serve_acp_here(services, name)),
-    )
+    serve = partial(_serve_acp, agent=name)
+    if runs_here or not serve_server(data, url, key, serve):
+        serve_embedded(data, references, sections, serve)
 
 
 async def _serve_acp(find: FindServer, agent: str | None) -> None:
@@ -65,11 +61,3 @@ async def _serve_acp(find: FindServer, agent: str | None) -> None:
         except HostFailure as error:
             raise HostError(str(error)) from error
         await serve_stdio(host, __version__, agent)
-
-
-async def _serve_acp_here(services: "Services", agent: str | None) -> None:
-    from turnwire import __version__
-    from turnwire.wires.acp.hosts import EmbeddedSessions
-    from turnwire.wires.acp.stdio import serve_stdio
-
-    await serve_stdio(EmbeddedSessions(services), __version__, agent)

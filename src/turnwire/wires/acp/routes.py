@@ -48,7 +48,7 @@ from turnwire.wires.acp.encoder import (
     standing_events,
     state_updates,
 )
-from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, HostFailure, SessionHost
+from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, HostFailure, ServerHost
 from turnwire.wires.acp.messages import (
     PROTOCOL_VERSION,
     AcpModel,
@@ -100,7 +100,7 @@ class _OpenSession(Struct, eq=False):
 class AcpAgent:
     """Answers the requests of one editor."""
 
-    def __init__(self, host: SessionHost, version: str, agent: str | None = None) -> None:
+    def __init__(self, host: ServerHost, version: str, agent: str | None = None) -> None:
         """`agent` is the name of the agent that new sessions use; the host's default one without it."""
         self._host = host
         self._version = version

@@ -4,11 +4,11 @@ import asyncio
 import sys
 
 from turnwire.wires.acp.connection import MAX_LINE, RpcConnection
-from turnwire.wires.acp.hosts import SessionHost
+from turnwire.wires.acp.hosts import ServerHost
 from turnwire.wires.acp.routes import AcpAgent
 
 
-async def serve_stdio(host: SessionHost, version: str, agent: str | None = None) -> None:
+async def serve_stdio(host: ServerHost, version: str, agent: str | None = None) -> None:
     """Serve the sessions of a host until stdin ends."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_LINE)

@@ -6,7 +6,7 @@ import typer
 
 from turnwire.cli.commands import TALK, Commands
 from turnwire.cli.options import Data, Key, Sections, Url, fail, takes_plugin_options
-from turnwire.cli.stdio import FAILED, USAGE, Embedded, FindServer, serve, serve_embedded, server_finder
+from turnwire.cli.stdio import FAILED, USAGE, Embedded, serve_embedded, serve_server
 
 
 def add_commands(commands: Commands) -> None:
@@ -38,26 +38,8 @@ def mcp(
     if url is not None and runs_here:
         fail("--url asks a server; --embedded, --docs and --agent run without one", USAGE)
     try:
-        from turnwire.wires.mcp.stdio import serve_embedded as serve_tools
+        from turnwire.wires.mcp.stdio import serve_relay
     except ImportError:
         fail("MCP needs an extra: pip install 'turnwire[mcp]'", FAILED)
-    serve(
-        None if runs_here else server_finder(data, url, key),
-        _serve_mcp,
-        lambda: serve_embedded(data, agent or [], sections, serve_tools),
-    )
-
-
-async def _serve_mcp(find: FindServer) -> None:
-    from turnwire.cli.server_errors import HostError
-    from turnwire.wires.mcp.stdio import McpAddress, serve_relay
-
-    def locate() -> McpAddress:
-        try:
-            server = find()
-        except HostError as error:
-            raise ConnectionError("the server has stopped; start it again with `turnwire serve`.") from error
-        headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
-        return McpAddress(f"{server.url}/mcp", headers)
-
-    await serve_relay(locate)
+    if runs_here or not serve_server(data, url, key, serve_relay):
+        serve_embedded(data, agent or [], sections, serve_relay)

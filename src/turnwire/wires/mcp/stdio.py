@@ -1,4 +1,4 @@
-"""MCP over stdio: the agents of this process, or a relay to the `/mcp` of a running server."""
+"""MCP over stdio: a relay to the `/mcp` of a server."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -10,14 +10,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
-from msgspec import Struct
 
-from turnwire.server.auth import ALL_SCOPES, LOCAL_PRINCIPAL, Caller
-from turnwire.server.services import Services
+from turnwire.cli.server_errors import HostError
+from turnwire.cli.stdio import FindServer
 from turnwire.tools.mcp.transports import over_http
 from turnwire.wires.mcp.encoder import turn_id_of
 from turnwire.wires.mcp.messages import MAX_WAIT
-from turnwire.wires.mcp.server import CallResult, McpService, can_elicit
+from turnwire.wires.mcp.server import CallResult, can_elicit
 
 logger = logging.getLogger("turnwire.wires.mcp")
 
@@ -27,24 +26,9 @@ Result = TypeVar("Result")
 _ANSWERS = {types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND}
 
 
-class McpAddress(Struct, frozen=True):
-    """The URL of a server's `/mcp`, and the headers with its key."""
-
-    url: str
-    headers: dict[str, str]
-
-
-async def serve_embedded(services: Services) -> None:
-    """Serve the agents of this process, as the local user, until stdin ends."""
-    await _serve(McpService(services, Caller(LOCAL_PRINCIPAL, ALL_SCOPES)).server)
-
-
-async def serve_relay(locate: Callable[[], McpAddress]) -> None:
-    """Relay to a running server until stdin ends. Raises ConnectionError if it does not answer."""
-    await _serve(await McpRelay(locate).server())
-
-
-async def _serve(server: Server[Any]) -> None:
+async def serve_relay(find: FindServer) -> None:
+    """Relay to a server until stdin ends. Raises ConnectionError if it does not answer."""
+    server = await McpRelay(find).server()
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
@@ -55,8 +39,8 @@ class McpRelay:
     Each request finds the server and connects to it again, so that the relay outlives the server's restarts.
     """
 
-    def __init__(self, locate: Callable[[], McpAddress]) -> None:
-        self._locate = locate
+    def __init__(self, find: FindServer) -> None:
+        self._find = find
 
     async def server(self) -> Server[Any]:
         """Return the server for the host, with the abilities of the running one. Raises ConnectionError."""
@@ -77,10 +61,15 @@ class McpRelay:
 
     async def _pass_on(self, request: Callable[[Client], Awaitable[Result]], **options: Any) -> Result:
         """Send a request to the server. Raises MCPError as the server answered it, or ConnectionError."""
-        address, answer = self._locate(), None
+        try:
+            address = self._find()
+        except HostError as error:
+            raise ConnectionError("the server has stopped; start it again with `turnwire serve`.") from error
+        url, answer = f"{address.url}/mcp", None
+        headers = {"Authorization": f"Bearer {address.key}"} if address.key else {}
         options = {"mode": LATEST_MODERN_VERSION, **options}
         try:
-            async with Client(over_http(address.url, address.headers, MAX_WAIT)(), **options) as client:
+            async with Client(over_http(url, headers, MAX_WAIT)(), **options) as client:
                 try:
                     return await request(client)
                 except MCPError as error:
@@ -88,7 +77,7 @@ class McpRelay:
                         raise
                     answer = error  # Raised below, because the client would wrap it in groups.
         except Exception as error:
-            raise ConnectionError(f"the server at {address.url} was not reached: {_first_cause(error)}") from error
+            raise ConnectionError(f"the server at {url} was not reached: {_first_cause(error)}") from error
         assert answer is not None
         raise answer
 
