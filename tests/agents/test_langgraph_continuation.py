@@ -357,6 +357,19 @@ async def test_draining_worker_hands_the_turn_over_before_the_next_call(office: 
     assert (office.done["look"], len(office.server.requests)) == (1, 1)
 
 
+async def test_sync_call_in_an_event_loop_of_a_thread_is_recorded(office: Office, store: Store) -> None:
+    def work(state: MessagesState) -> dict[str, Any]:
+        async def ask() -> AIMessage:
+            return office.model.invoke("tea")
+
+        return {"messages": [asyncio.run(ask())]}
+
+    graph = StateGraph(MessagesState).add_node(work).add_edge(START, "work").compile()
+    async with open_actor_desk(store, LangGraphAgent(graph)) as desk:
+        turn = await desk.start("Begin")
+        assert await completed_answer(desk, turn) == "tea:0"
+
+
 async def test_graph_that_skips_a_finished_call_is_stopped(office: Office, store: Store) -> None:
     async def other(state: MessagesState) -> dict[str, Any]:
         return {"messages": [AIMessage("Other.")]}

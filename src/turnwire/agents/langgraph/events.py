@@ -65,6 +65,7 @@ from turnwire.core.log.events import CustomEvent, ReasoningEvent, TokenEvent, To
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
 T = TypeVar("T")
+Wait = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 _outer_call: ContextVar[str] = ContextVar("turnwire_langgraph_call", default="")
 """The place of the tool call that the current code belongs to."""
 
@@ -122,26 +123,27 @@ class GraphRun(RunRecorder):
             raise asyncio.CancelledError
 
     async def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine on the turn's loop, from any loop. In a thread without a loop, wait for it.
+        """Await a coroutine on the turn's loop, from any loop."""
+        return await (work if self.queue.is_on_loop else asyncio.wrap_future(self._submit(work)))
 
-        Raises TurnEndedError to stop a thread, which cannot be cancelled.
+    async def in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """Block this thread until a coroutine on the turn's loop has ended: for `run_blocking`.
+
+        Raises TurnEndedError to stop the thread, which cannot be cancelled.
         """
-        if self.queue.is_on_loop:
-            return await work
+        try:
+            return self._submit(work).result()
+        except CancelledError:
+            raise TurnEndedError(self._turn_id) from None
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         if self._is_closed:
             work.close()
             raise TurnEndedError(self._turn_id)
         future = asyncio.run_coroutine_threadsafe(work, self.queue.loop)
         self._waits.add(future)
         future.add_done_callback(self._waits.discard)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            try:
-                return future.result()
-            except CancelledError:
-                raise TurnEndedError(self._turn_id) from None
-        return await asyncio.wrap_future(future)
+        return future
 
     def close(self) -> None:
         """Stop the threads that wait for the turn's loop."""
@@ -322,12 +324,15 @@ class GraphRun(RunRecorder):
         return next((call for call in tuple(self.tools.values()) if call.call_id == call_id), None)
 
     async def call_tool(
-        self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Awaitable[Any]]
+        self, tool: BaseTool, call: ToolRun, metadata: Metadata, run: Callable[[], Awaitable[Any]], wait: Wait
     ) -> Any:
-        """Call a tool once: after a crash its recorded result is returned, or its recorded error raised."""
+        """Call a tool once: after a crash its recorded result is returned, or its recorded error raised.
+
+        `wait` is `on_loop` or `in_thread`.
+        """
         place = self.place_of(metadata)
         try:
-            begun = await self.on_loop(self._begin_tool(tool, call, place))
+            begun = await wait(self._begin_tool(tool, call, place))
         except ToolDeniedError as denied:
             return ToolMessage(str(denied), tool_call_id=call.requested_id, name=tool.name, status="error")
         if begun is None:
@@ -340,14 +345,14 @@ class GraphRun(RunRecorder):
                 result = await run()
             except GraphBubbleUp as error:
                 self.note_interrupt(error, f"{place}:{call.call_id}")
-                await self.on_loop(_call(begun.wait))
+                await wait(_call(begun.wait))
                 raise
             except Exception as error:
-                await self.on_loop(_call(begun.finish, {"error": dump_error(error)}))
+                await wait(_call(begun.finish, {"error": dump_error(error)}))
                 raise
             finally:
                 _outer_call.reset(token)
-            await self.on_loop(_call(begun.finish, dump_result(result)))
+            await wait(_call(begun.finish, dump_result(result)))
         return result
 
     async def _begin_tool(self, tool: BaseTool, call: ToolRun, place: str) -> JournaledCall | None:
@@ -370,12 +375,12 @@ async def _call(function: Callable[..., None], *args: Any) -> None:
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a thread without an event loop, where `on_loop` blocks instead of suspending it."""
+    """Run a coroutine in a thread, with `in_thread` for all that it waits for: it blocks instead of being suspended."""
     try:
         work.send(None)
     except StopIteration as end:
         return end.value
-    raise RuntimeError("the coroutine needs an event loop")
+    raise RuntimeError("the coroutine has not blocked")
 
 
 def _model_name(model: Any) -> str:

@@ -21,7 +21,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 
 from turnwire.agents.langgraph.continuation import load_result
-from turnwire.agents.langgraph.events import GraphRun, run_blocking
+from turnwire.agents.langgraph.events import GraphRun, Wait, run_blocking
 from turnwire.agents.langgraph.tasks import Metadata
 from turnwire.agents.sdk_internals import wrap
 from turnwire.core.journal.turn_journal import JournaledCall
@@ -57,18 +57,18 @@ def install_hooks() -> None:
 
 
 async def _begin_reply(
-    run: GraphRun, model: Any, run_id: UUID, metadata: Metadata, messages: Any, arguments: dict[str, Any]
+    run: GraphRun, wait: Wait, model: Any, run_id: UUID, metadata: Metadata, messages: Any, arguments: dict[str, Any]
 ) -> tuple[JournaledCall | None, dict[str, Any]]:
     """Begin a model call, and return the arguments that it is made with."""
     arguments = run.request_options(model, metadata, arguments, messages)
-    return await run.on_loop(run.begin_reply(run_id, model, metadata, messages)), arguments
+    return await wait(run.begin_reply(run_id, model, metadata, messages)), arguments
 
 
 async def _generate(
-    run: GraphRun, model: Any, generate: Any, messages: Any, run_manager: Any, arguments: dict[str, Any]
+    run: GraphRun, wait: Wait, model: Any, generate: Any, messages: Any, run_manager: Any, arguments: dict[str, Any]
 ) -> Any:
     run_id, metadata = run_manager.run_id, run_manager.metadata
-    call, arguments = await _begin_reply(run, model, run_id, metadata, messages, arguments)
+    call, arguments = await _begin_reply(run, wait, model, run_id, metadata, messages, arguments)
     if call is not None and not call.is_live:
         return run.recorded_reply(call)
     _leave_message_stream(run, run_id, run_manager.handlers)
@@ -80,7 +80,7 @@ def _journaled_agenerate(generate: Any) -> Any:
         run = GraphRun.around()
         if run is None or run_manager is None:
             return await generate(self, messages, stop, run_manager, **kwargs)
-        return await _generate(run, self, generate, messages, run_manager, {"stop": stop, **kwargs})
+        return await _generate(run, run.on_loop, self, generate, messages, run_manager, {"stop": stop, **kwargs})
 
     return journaled
 
@@ -93,18 +93,20 @@ def _journaled_generate(generate: Any) -> Any:
         run = GraphRun.around()
         if run is None or run_manager is None or run.queue.is_on_loop:
             return generate(self, messages, stop, run_manager, **kwargs)
-        return run_blocking(_generate(run, self, blocking, messages, run_manager, {"stop": stop, **kwargs}))
+        return run_blocking(
+            _generate(run, run.in_thread, self, blocking, messages, run_manager, {"stop": stop, **kwargs})
+        )
 
     return journaled
 
 
 async def _begin_stream(
-    run: GraphRun, model: Any, input: Any, config: RunnableConfig | None, arguments: dict[str, Any]
+    run: GraphRun, wait: Wait, model: Any, input: Any, config: RunnableConfig | None, arguments: dict[str, Any]
 ) -> tuple[JournaledCall | None, RunnableConfig, dict[str, Any]]:
     config = ensure_config(config)
     run_id = config.get("run_id") or uuid4()
     messages = model._convert_input(input).to_messages()
-    call, arguments = await _begin_reply(run, model, run_id, config.get("metadata") or {}, messages, arguments)
+    call, arguments = await _begin_reply(run, wait, model, run_id, config.get("metadata") or {}, messages, arguments)
     return call, {**config, "run_id": run_id}, arguments
 
 
@@ -114,7 +116,7 @@ def _journaled_astream(astream: Any) -> Any:
     ) -> AsyncGenerator[Any]:
         kwargs = {"stop": stop, **kwargs}
         if (run := GraphRun.around()) is not None:
-            call, config, kwargs = await _begin_stream(run, self, input, config, kwargs)
+            call, config, kwargs = await _begin_stream(run, run.on_loop, self, input, config, kwargs)
             if call is not None and not call.is_live:
                 yield _as_chunk(await self.ainvoke(input, config, **kwargs))
                 return
@@ -130,7 +132,7 @@ def _journaled_stream(stream: Any) -> Any:
         kwargs = {"stop": stop, **kwargs}
         run = GraphRun.around()
         if run is not None and not run.queue.is_on_loop:
-            call, config, kwargs = run_blocking(_begin_stream(run, self, input, config, kwargs))
+            call, config, kwargs = run_blocking(_begin_stream(run, run.in_thread, self, input, config, kwargs))
             if call is not None and not call.is_live:
                 yield _as_chunk(self.invoke(input, config, **kwargs))
                 return
@@ -176,7 +178,7 @@ def _with_journaled_functions(tool: BaseTool, graph: GraphRun, metadata: Metadat
         call = graph.find_tool(running_call_id())
         if call is None or not graph.queue.is_on_loop:
             return await inner._arun(*args, **kwargs)
-        return await graph.call_tool(tool, call, metadata, lambda: inner._arun(*args, **kwargs))
+        return await graph.call_tool(tool, call, metadata, lambda: inner._arun(*args, **kwargs), graph.on_loop)
 
     @wraps(inner._run)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +188,7 @@ def _with_journaled_functions(tool: BaseTool, graph: GraphRun, metadata: Metadat
         call = graph.find_tool(running_call_id())
         if call is None or graph.queue.is_on_loop:
             return inner._run(*args, **kwargs)
-        return run_blocking(graph.call_tool(tool, call, metadata, blocking))
+        return run_blocking(graph.call_tool(tool, call, metadata, blocking, graph.in_thread))
 
     journaled = copy(tool)
     vars(journaled).update(_arun=arun, _run=run)
