@@ -7,7 +7,7 @@ It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from copy import copy
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from turnwire.agents.text_tool_calls import TextToolCalls
 from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.ids import new_id
-from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, current_journal, fingerprint
 from turnwire.core.journal.waits import ClientTool, approval, check_names, client_tools
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
@@ -106,15 +106,12 @@ class ChatCompletionsAgent:
                 raise ValueError(f"two tools are named {tool.name!r}; rename one of them with @tool(name=...)")
             self.tools[tool.name] = tool
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [*turn.history, user_message(turn)]
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
         offered = client_tools(turn.options)
-        run = self._run(messages, approval, turn.progress, model, current_inputs(), offered, turn.model_options)
-        async with aclosing(run) as events:
-            async for event in events:
-                yield event
+        return self._run(messages, approval, turn.progress, model, current_inputs(), offered, turn.model_options)
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -343,20 +340,19 @@ class ToolLoop:
 
     async def _next_reply(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, or take it from the journal if it was finished before a crash."""
-        if self._journal is None:
-            async with aclosing(self._call_model()) as pieces:
-                async for piece in pieces:
-                    yield piece
-            return
-        request = (self._instructions, self.messages, self._specs)
-        digest = fingerprint((*request, self._options) if self._options != _NO_OPTIONS else request)
-        with await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest) as call:
-            if call.is_live:
+        call: JournaledCall | None = None
+        if self._journal is not None:
+            request = (self._instructions, self.messages, self._specs)
+            digest = fingerprint((*request, self._options) if self._options != _NO_OPTIONS else request)
+            call = await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest)
+        with call or nullcontext():
+            if call is None or call.is_live:
                 async with aclosing(self._call_model()) as pieces:
                     async for piece in pieces:
                         yield piece
                 reply = self._reply
-                call.finish({"text": reply.text, "calls": msgspec.to_builtins(reply.calls)}, usage=reply.usage)
+                if call is not None:
+                    call.finish({"text": reply.text, "calls": msgspec.to_builtins(reply.calls)}, usage=reply.usage)
                 return
             reply = self._reply = msgspec.convert(call.result, _Reply)
             self._set_calls(reply)
