@@ -39,7 +39,7 @@ from tests.examples import runs_all
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Request, ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
-from turnwire.agents.langgraph.continuation import _record_result, _restore_result
+from turnwire.agents.langgraph.continuation import dump_result, load_result
 from turnwire.agents.langgraph.runner import install_hooks
 from turnwire.core.contracts.agents import resumes
 from turnwire.core.contracts.stores import Store
@@ -357,6 +357,19 @@ async def test_draining_worker_hands_the_turn_over_before_the_next_call(office: 
     assert (office.done["look"], len(office.server.requests)) == (1, 1)
 
 
+async def test_sync_call_in_an_event_loop_of_a_thread_is_recorded(office: Office, store: Store) -> None:
+    def work(state: MessagesState) -> dict[str, Any]:
+        async def ask() -> AIMessage:
+            return office.model.invoke("tea")
+
+        return {"messages": [asyncio.run(ask())]}
+
+    graph = StateGraph(MessagesState).add_node(work).add_edge(START, "work").compile()
+    async with open_actor_desk(store, LangGraphAgent(graph)) as desk:
+        turn = await desk.start("Begin")
+        assert await completed_answer(desk, turn) == "tea:0"
+
+
 async def test_graph_that_skips_a_finished_call_is_stopped(office: Office, store: Store) -> None:
     async def other(state: MessagesState) -> dict[str, Any]:
         return {"messages": [AIMessage("Other.")]}
@@ -378,8 +391,14 @@ def test_agent_resumes_unless_it_says_otherwise(office: Office) -> None:
     assert not resumes(closing)
 
 
+def test_graph_whose_input_the_application_makes_does_not_go_on_after_a_change(office: Office) -> None:
+    assert LangGraphAgent(single(office), on_divergence="continue").on_divergence == "continue"
+    agent = LangGraphAgent(single(office), on_divergence="continue", to_input=lambda turn: {"messages": []})
+    assert agent.on_divergence == "end"
+
+
 def test_methods_of_langchain_are_those_that_are_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails after an upgrade, look at `continuation.py`: LangChain has changed what it stands on."""
+    """If this fails after an upgrade, look at `runner.py`: LangChain has changed what it stands on."""
     install_hooks()
 
     def changed(self: Any, messages: Any) -> None: ...
@@ -396,7 +415,7 @@ def test_cve_2025_64439_recorded_result_that_describes_a_constructor_stays_data(
     hostile = {"lc": 2, "type": "constructor", "id": ["os", "mkdir"], "args": [str(target)], "kwargs": {}}
     # A tuple is no plain JSON, so it goes through the serializer.
     for value in (hostile, (hostile, surrogate), [hostile, HumanMessage(f"hello{surrogate}")]):
-        recorded = json.loads(json.dumps(_record_result(value), default=str))
-        restored = _restore_result(recorded)
+        recorded = json.loads(json.dumps(dump_result(value), default=str))
+        restored = load_result(recorded)
         assert not target.exists()
         assert str(target) in str(restored)

@@ -18,7 +18,6 @@ from tests.core.desk import Desk, lose_worker, wait_for_request
 from tests.lost_connections import IGNORED, lost_connections_are_collected
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, offered_tools, says
 from turnwire.agents.event_queue import EventQueue
-from turnwire.agents.langgraph.events import EventRelay
 from turnwire.core.journal.turn_journal import current_journal
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.emit import emit
@@ -216,8 +215,7 @@ class Team:
             return flush_and_stop
 
         with pytest.MonkeyPatch.context() as patch:
-            for kind in (EventQueue, EventRelay):
-                patch.setattr(kind, "flush", stopping(kind.flush))
+            patch.setattr(EventQueue, "flush", stopping(EventQueue.flush))
             yield
         end.set()
 

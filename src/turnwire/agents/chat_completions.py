@@ -7,7 +7,7 @@ It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from copy import copy
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from turnwire.agents.text_tool_calls import TextToolCalls
 from turnwire.core.contracts.agents import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.ids import new_id
-from turnwire.core.journal.turn_journal import ToolDeniedError, current_journal, fingerprint
+from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, current_journal, fingerprint
 from turnwire.core.journal.waits import ClientTool, approval, check_names, client_tools
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
@@ -106,15 +106,12 @@ class ChatCompletionsAgent:
                 raise ValueError(f"two tools are named {tool.name!r}; rename one of them with @tool(name=...)")
             self.tools[tool.name] = tool
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [*turn.history, user_message(turn)]
         name: str | None = turn.options.get("model")
         model = self.model.renamed(name) if name and isinstance(self.model, OpenAIModel) else self.model
         offered = client_tools(turn.options)
-        run = self._run(messages, approval, turn.progress, model, current_inputs(), offered, turn.model_options)
-        async with aclosing(run) as events:
-            async for event in events:
-                yield event
+        return self._run(messages, approval, turn.progress, model, current_inputs(), offered, turn.model_options)
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -224,6 +221,14 @@ async def _report(on_event: OnEvent, event: Event) -> None:
             pass
 
 
+class _Reply(Struct):
+    """One reply of the model, as far as it has come."""
+
+    text: str = ""
+    calls: list[ToolCallRequest] = []
+    usage: Usage | None = None
+
+
 class _LoopCall(Struct, frozen=True):
     """One tool call. `args` is None if the arguments are not JSON."""
 
@@ -269,10 +274,7 @@ class ToolLoop:
         self._max_steps = max_steps
         self._decide = decide
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
-        self._text = ""
-        self._calls: list[ToolCallRequest] = []
-        self._requests: tuple[ToolRequest, ...] = ()
-        self._usage: Usage | None = None
+        self._reply = _Reply()
         self._step = 0
         self._journal = current_journal()
         self._place = self._journal.place("run") if self._journal else ""
@@ -301,16 +303,17 @@ class ToolLoop:
                         self._has_text = False
                         yield PARAGRAPH  # Text before and after a tool call are separate paragraphs.
                     yield piece
-            requests = self._requests
-            self.messages.append(Message("assistant", self._text, tool_calls=requests))
+            reply = self._reply
+            calls = [_LoopCall(call.call_id, call.tool, read_arguments(call.arguments)) for call in reply.calls]
+            requests = tuple(ToolRequest(call.call_id, call.tool, call.args or {}) for call in calls)
+            self.messages.append(Message("assistant", reply.text, tool_calls=requests))
             if not requests:
                 return
             if self._step == self._max_steps:
                 break  # No model call is left that could read the tools' results.
-            self._has_text = self._has_text or bool(self._text)
+            self._has_text = self._has_text or bool(reply.text)
             for request in requests:
                 yield ToolCallEvent(request.call_id, request.tool, request.args)
-            calls = [_LoopCall(call.call_id, call.tool, read_arguments(call.arguments)) for call in self._calls]
         raise AgentError(
             f"The model was called {self._max_steps} times and still requests tools; send a smaller request.",
             code="max_turns",
@@ -337,52 +340,52 @@ class ToolLoop:
 
     async def _next_reply(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, or take it from the journal if it was finished before a crash."""
-        if self._journal is None:
-            async with aclosing(self._call_model()) as pieces:
-                async for piece in pieces:
-                    yield piece
-            return
-        request = (self._instructions, self.messages, self._specs)
-        digest = fingerprint((*request, self._options) if self._options != _NO_OPTIONS else request)
-        with await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest) as call:
-            if call.is_live:
+        call: JournaledCall | None = None
+        if self._journal is not None:
+            request = (self._instructions, self.messages, self._specs)
+            digest = fingerprint((*request, self._options) if self._options != _NO_OPTIONS else request)
+            call = await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest)
+        with call or nullcontext():
+            if call is None or call.is_live:
                 async with aclosing(self._call_model()) as pieces:
                     async for piece in pieces:
                         yield piece
-                call.finish({"text": self._text, "calls": msgspec.to_builtins(self._calls)}, usage=self._usage)
+                reply = self._reply
+                if call is not None:
+                    call.finish({"text": reply.text, "calls": msgspec.to_builtins(reply.calls)}, usage=reply.usage)
                 return
-            self._text = call.result["text"]
-            self._set_calls(msgspec.convert(call.result["calls"], list[ToolCallRequest]))
-            if self._text and call.is_shown:
+            reply = self._reply = msgspec.convert(call.result, _Reply)
+            self._set_calls(reply)
+            if reply.text and call.is_shown:
                 self._has_text = False
-            elif self._text:
-                yield self._text
+            elif reply.text:
+                yield reply.text
             if not call.is_shown:
                 call.show()
 
     async def _call_model(self) -> AsyncGenerator[Event | str]:
-        """Stream one reply of the model, and keep its text and tool requests in `_text`, `_calls` and `_requests`."""
-        self._text, self._calls, self._usage = "", [], None
+        """Stream one reply of the model, and keep it in `_reply`."""
+        reply = self._reply = _Reply()
         # An answer that is JSON may look like a call.
         parser = TextToolCalls([] if self._options.response_format else [*self._tools, *self._client_tools])
         model = self._next_model()
         async with aclosing(model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
                 if isinstance(piece, ToolCallRequest):
-                    self._calls.append(piece)
+                    reply.calls.append(piece)
                 elif not isinstance(piece, str):
                     if isinstance(piece, UsageEvent):
-                        self._usage = Usage(piece.input_tokens, piece.output_tokens)
+                        reply.usage = Usage(piece.input_tokens, piece.output_tokens)
                     yield piece
                 elif shown := parser.feed(piece):
-                    self._text += shown
+                    reply.text += shown
                     yield shown
         rest, calls = parser.end()
-        self._calls += calls
+        reply.calls += calls
         if rest:
-            self._text += rest
+            reply.text += rest
             yield rest
-        self._set_calls(self._calls)
+        self._set_calls(reply)
 
     def _next_model(self) -> Model:
         """Return the model with the client's options. A required tool is not required again once a tool was called."""
@@ -392,20 +395,13 @@ class ToolLoop:
         has_called = any(message.tool_calls for message in self.messages[self._initial_count :])
         return self._model.with_options(options.for_call(has_tools=bool(self._specs), has_called=has_called))
 
-    def _set_calls(self, calls: list[ToolCallRequest]) -> None:
-        """Keep the calls of the last reply, with ids that are new in the conversation.
-
-        Some servers number the calls of every reply from one.
-        """
-        calls = calls[:_MAX_CALLS_PER_REPLY]
-        for index, call in enumerate(calls):
+    def _set_calls(self, reply: _Reply) -> None:
+        """Give the calls of a reply ids that are new in the conversation: some servers number them from one."""
+        reply.calls = reply.calls[:_MAX_CALLS_PER_REPLY]
+        for index, call in enumerate(reply.calls):
             if call.call_id in self._call_ids:
-                calls[index] = structs.replace(call, call_id=f"call_{new_id()}")
-            self._call_ids.add(calls[index].call_id)
-        self._calls = calls
-        self._requests = tuple(
-            ToolRequest(call.call_id, call.tool, read_arguments(call.arguments) or {}) for call in calls
-        )
+                reply.calls[index] = structs.replace(call, call_id=f"call_{new_id()}")
+            self._call_ids.add(reply.calls[index].call_id)
 
     async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
         """Run calls in parallel. Yield results as the calls end; add their messages in the order of the requests."""

@@ -1,13 +1,14 @@
 """Queue between the tasks of an SDK's run and the generator that yields the turn's events."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from turnwire.agents.agent_paths import Path, enter_agent
 from turnwire.agents.context_changes import ContextChanges
-from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.core.errors import TurnwireError
 from turnwire.core.journal.turn_journal import TurnJournal, current_journal
 from turnwire.core.log.emit import emit, wait_for_room
 from turnwire.core.log.events import Event, EventBase, UsageEvent
@@ -28,11 +29,19 @@ class EventQueue:
         self.journal: TurnJournal | None = current_journal()
         self.changes: ContextChanges | None = None
         self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
-        self._is_closed = False
+        self._thread = threading.get_ident()
+        self.is_closed = False
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Return True in the thread of the turn's event loop."""
+        return threading.get_ident() == self._thread
 
     def put(self, event: Event | str | None) -> None:
-        """Add an event; None ends the queue."""
-        if not self._is_closed:
+        """Add an event, from any thread; None ends the queue."""
+        if not self.is_on_loop:
+            self.loop.call_soon_threadsafe(self.put, event)
+        elif not self.is_closed:
             self._queue.put_nowait(event)
         elif isinstance(event, UsageEvent):
             # The run is being stopped and the generator reads no more; its usage must still reach the log.
@@ -45,7 +54,7 @@ class EventQueue:
 
     async def flush(self) -> None:
         """Wait until every queued event is in the log, so that a tool's own `emit()` cannot overtake them."""
-        if not self._is_closed:
+        if not self.is_closed:
             await self._queue.join()
 
     async def wait_for_room(self) -> None:
@@ -61,7 +70,7 @@ class EventQueue:
 
     def close(self) -> None:
         """Drop further events."""
-        self._is_closed = True
+        self.is_closed = True
 
     def release(self) -> None:
         """Wake the tasks that wait in `flush`: no event will be taken any more."""
@@ -110,15 +119,6 @@ def enter_run(outer: Recorder | None, name: str) -> tuple[EventQueue, Path, str]
     queue = outer.queue if outer is not None and is_same_loop else EmittedEvents()
     place = queue.journal.place("run") if queue.journal else ""
     return queue, enter_agent(outer.path if outer is not None else (), name, place=place), place
-
-
-def begun_by_older_version() -> AgentError:
-    """Return the error for a turn whose agent cannot continue from the finished steps of another version."""
-    return AgentError(
-        "The answer was begun by an older version of the agent or the server; send the message again.",
-        code="diverged",
-        retryable=True,
-    )
 
 
 @contextmanager

@@ -142,6 +142,10 @@ class RunRecorder:
 
     # Events
 
+    async def flush(self) -> None:
+        """Wait until everything that the run has written is in the log."""
+        await self.queue.flush()
+
     def put(self, event: Event) -> None:
         """Write an event of this run."""
         self.queue.put(replace(event, agent_path=self.path) if self.path else event)
@@ -180,7 +184,7 @@ class RunRecorder:
         inputs = current_inputs()
         if inputs is None or self.path:
             return ()
-        await self.queue.flush()
+        await self.flush()
         return await inputs.take(self.place or None)
 
     def count_call(self) -> None:
@@ -195,7 +199,7 @@ class RunRecorder:
         `names` are those of the agent and the model. `request` returns what the model gets, as JSON.
         """
         self.begins_reply = True
-        await self.queue.flush()
+        await self.flush()
         if (journal := self.queue.journal) is None:
             return None
         return await journal.begin_model(
@@ -209,7 +213,7 @@ class RunRecorder:
             return
         self.think(thought)
         self.write(text)
-        await self.queue.flush()
+        await self.flush()
         call.show()
 
     async def finish_model(
@@ -217,7 +221,7 @@ class RunRecorder:
     ) -> None:
         """Record a reply, when its text is in the log."""
         if call is not None:
-            await self.queue.flush()
+            await self.flush()
             call.finish(reply(), usage=usage and Usage(usage.input_tokens, usage.output_tokens))
 
     # Tools

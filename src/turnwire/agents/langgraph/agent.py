@@ -9,7 +9,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from itertools import count
 from typing import Any, cast
@@ -22,11 +22,10 @@ from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.event_queue import begun_by_older_version
+from turnwire.agents.event_queue import EventQueue, explaining
 from turnwire.agents.langgraph.approvals import ToResume, answer_interrupts
-from turnwire.agents.langgraph.continuation import GraphRecorder, ModelRecorder, journal_nodes
 from turnwire.agents.langgraph.errors import explain_failure
-from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
+from turnwire.agents.langgraph.events import GraphListener, GraphRun, ModelRecorder
 from turnwire.agents.langgraph.memory import (
     TURN_ID,
     branch_from_parent,
@@ -35,43 +34,38 @@ from turnwire.agents.langgraph.memory import (
     open_thread,
     whole_conversation,
 )
-from turnwire.agents.langgraph.messages import Output, fields_of, is_transfer, read_text, sdk_messages, stream_steered
+from turnwire.agents.langgraph.messages import fields_of, is_transfer, read_text, sdk_messages, stream_steered
 from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
 from turnwire.agents.langgraph.options import POSSIBLE
-from turnwire.agents.langgraph.runner import install_hooks, set_recorder
+from turnwire.agents.langgraph.runner import install_hooks, journal_nodes
+from turnwire.agents.langgraph.tasks import GraphTasks
 from turnwire.agents.langgraph.tools import OfferedTools, tool_nodes
-from turnwire.core.contracts.agents import OnCrash, OnDivergence
+from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.journal.turn_journal import current_journal
 from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.emit import emit_state
 from turnwire.core.log.events import CustomEvent, Event, EventBase
-from turnwire.core.log.files import MODEL_FILE_TYPES
-from turnwire.core.log.history import PARAGRAPH
-from turnwire.core.log.model_options import chosen_options
 from turnwire.core.log.turns import Turn
 from turnwire.tools.invocation import plain
 
 _MODES = ["messages", "updates", "custom"]
 
 
-class LangGraphAgent:
+class LangGraphAgent(SdkAgent):
     """A Turnwire agent that runs a graph or another runnable; `config` is its `RunnableConfig`.
 
     The session id is the thread id of a graph's checkpointer, which then keeps the history; a graph without one gets
     the turn's history. `to_input` returns the input, by default `{"messages": [...]}` for a graph and the messages for
     any other runnable. `to_context` returns the context of a graph's run, for nodes and tools that need to know the
-    caller; other options go to `astream`. `to_resume(decision, value)` makes each `interrupt()` of the graph's own an
-    approval, and returns its result; without it, most are questions, and the reply is the result. `answer_nodes` are
-    the nodes whose text is the answer, by default those that may write `messages`; the text of other nodes has the
-    node's name as its `agent_path`.
+    caller. `to_resume(decision, value)` makes each `interrupt()` of the graph's own an approval, and returns its
+    result; without it, most are questions, and the reply is the result. `answer_nodes` are the nodes whose text is the
+    answer, by default those that may write `messages`; the text of other nodes has the node's name as its
+    `agent_path`. `shared_state` names fields of the graph's state that clients see while they change (see
+    `emit_state`), and that the client's own state sets when a turn begins.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools
-    that may run again if they break off. If the graph has changed meanwhile, the turn fails, or with
-    `on_divergence="continue"` it goes on from its last finished tools. `takes_attachments` are the media types of files
-    that the model can read. `takes_model_options` are the names of the model options that clients may send (see
-    `core.log.model_options`), by default none: allow those that the models of the graph have. `instructions` and
-    `response_format` cannot be given to a graph. `shared_state` names fields of the graph's state that clients see
-    while they change (see `emit_state`), and that the client's own state sets when a turn begins.
+    Other options are those of `SdkAgent` and of `astream`. `on_divergence` has no effect beside `to_input`, which does
+    not know what was done before. `takes_model_options` is by default none: allow those that the models of the graph
+    have. `instructions` and `response_format` cannot be given to a graph.
     """
 
     def __init__(
@@ -83,21 +77,17 @@ class LangGraphAgent:
         to_context: Callable[[Turn], Any] | None = None,
         to_resume: ToResume | None = None,
         answer_nodes: Collection[str] | None = None,
-        on_crash: OnCrash = "resume",
-        on_divergence: OnDivergence = "end",
-        idempotent: Collection[str] = (),
-        takes_attachments: bool | Sequence[str] = MODEL_FILE_TYPES,
-        takes_model_options: bool | Collection[str] = False,
         shared_state: Collection[str] = (),
         **options: Any,
     ) -> None:
-        self.takes_attachments = takes_attachments
-        self.on_crash: OnCrash = on_crash
-        self.on_divergence: OnDivergence = on_divergence
         install_hooks()
-        self.takes_model_options = chosen_options(takes_model_options, POSSIBLE)
+        common, self._options = split_options({"takes_model_options": False, **options})
+        super().__init__(POSSIBLE, **common)
+        if to_input is not None:
+            self.on_divergence = "end"
+        # A turn may bring tools that the client runs if a node runs tools.
+        self.takes_client_tools = any(tool_nodes(runnable))
         self.output_schema = _declared_schema(runnable)
-        self._idempotent = frozenset(idempotent)
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
         self._to_input = to_input
@@ -106,19 +96,10 @@ class LangGraphAgent:
         self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
         self._has_messages = keeps_messages(runnable)
         self._shared = tuple(shared_state)
-        self._options = options
-
-    @property
-    def takes_client_tools(self) -> bool:
-        """Whether a turn may bring tools that the client runs: a node must run tools."""
-        return any(tool_nodes(self._runnable))
 
     @property
     def tool_names(self) -> frozenset[str]:
         return frozenset(name for _, node in tool_nodes(self._runnable) for name in node.tools_by_name)
-
-    def repeats(self, tool: str) -> bool:
-        return tool in self._idempotent
 
     def find_problems(self) -> list[str]:
         """Return what is missing: without a context, nodes and tools that use it fail."""
@@ -128,47 +109,21 @@ class LangGraphAgent:
         name = getattr(kind, "__name__", str(kind))
         return [f"the graph expects a context of type {name}; give LangGraphAgent(graph, to_context=lambda turn: ...)"]
 
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
-        is_graph = isinstance(self._runnable, Pregel)
-        if turn.progress and (self._to_input or current_journal() is None):
-            raise begun_by_older_version()
-        relay = EventRelay(turn.id, queue.put_nowait)
-        listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
-        handlers: list[BaseCallbackHandler] = [listener, ToolBarrier(relay)]
-        recorder: GraphRecorder | None = None
-        if (journal := current_journal()) is not None:
-            offered = OfferedTools(self._runnable, client_tools(turn.options))
-            recorder = GraphRecorder(journal, turn.id, listener, relay, offered, turn.model_options)
-            handlers.append(ModelRecorder(recorder))
-            set_recorder(recorder)
-        config = self._run_config(turn, *handlers)
-        outputs: AsyncGenerator[Output | Flushed]
-        if is_graph:
-            outputs = self._run_graph(turn, config, listener, recorder)
-        else:
-            outputs = self._run_runnable(turn, config, recorder)
-        running = asyncio.create_task(_forward(outputs, queue.put_nowait))
-        running.add_done_callback(lambda _: queue.put_nowait(None))
+    async def _run(self, turn: Turn, queue: EventQueue) -> None:
+        offered = OfferedTools(self._runnable, client_tools(turn.options))
+        run = GraphRun(queue, turn.id, GraphTasks(queue.journal, self._answer_nodes), offered)
+        self._prepare(run, turn)
+        run.enter()
+        listener = GraphListener(run, records_text=isinstance(self._runnable, Pregel))
+        config = self._run_config(turn, listener, ModelRecorder(run))
         try:
-            while (output := await queue.get()) is not None:
-                if isinstance(output, Flushed):
-                    output.set()
+            with explaining(lambda error: explain_failure(error, run)):
+                if isinstance(self._runnable, Pregel):
+                    await self._run_graph(turn, config, run, offered)
                 else:
-                    yield output
-            if error := running.exception():
-                failure = explain_failure(error, listener)
-                if failure is error:
-                    raise error
-                raise failure from error
+                    await self._run_runnable(turn, config, run)
         finally:
-            relay.close()
-            listener.close()
-            if recorder is not None:
-                recorder.close()
-            # This also closes the connection to the model's server.
-            running.cancel()
-            await asyncio.wait({running})
+            run.close()
 
     def _run_config(self, turn: Turn, *handlers: BaseCallbackHandler) -> RunnableConfig:
         callbacks = self._config.get("callbacks") or []
@@ -179,67 +134,52 @@ class LangGraphAgent:
         metadata = {**self._config.get("metadata", {}), TURN_ID: turn.id}
         return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
-    async def _run_graph(
-        self, turn: Turn, config: RunnableConfig, listener: GraphListener, recorder: GraphRecorder | None
-    ) -> AsyncGenerator[Output | Flushed]:
+    async def _run_graph(self, turn: Turn, config: RunnableConfig, run: GraphRun, offered: OfferedTools) -> None:
         graph = await open_thread(self._runnable, turn, config)
         run_config = await branch_from_parent(graph, turn, config)
         messages = [] if self._to_input else await graph_messages(graph, turn, run_config)
-        listener.has_answered = _has_text(turn)
         steps = sdk_messages(turn.progress, turn.id)
         input: Any = self._to_input(turn) if self._to_input else self._input_of(turn, [*messages, *steps])
-        options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
-        if recorder is not None:
-            graph = journal_nodes(recorder.extended(graph), recorder)
-        if is_own(graph):
-            options = {**options, "durability": "exit"}
+        graph = journal_nodes(offered.add_to_graph(graph), run)
         modes = [*_MODES, "values"] if self._shared else _MODES
-        options = {**options, "stream_mode": modes, "subgraphs": True}
+        options = {**self._options, "stream_mode": modes, "subgraphs": True}
+        if self._to_context:
+            options["context"] = self._to_context(turn)
+        if is_own(graph):
+            options["durability"] = "exit"
         last: object = None
         for number in count():
             paths: dict[str, Path] | None = None
-            stream = stream_steered(graph, input, run_config, listener.flush, number, **options)
+            stream = stream_steered(graph, input, run_config, run.flush, number, **options)
             async with aclosing(stream) as items:
                 async for space, mode, item in items:
                     if mode == "messages":
-                        events = listener.read_message(item[0], item[1], space)
-                        if recorder is None or not events:
-                            for event in events:
-                                yield event
-                        else:
-                            async with aclosing(recorder.write(item[0].id or "", events, item[1])) as written:
-                                async for event in written:
-                                    yield event
+                        await run.write_output(*item)
                     elif mode == "values":
                         if not space:
                             self._share(item)
-                    elif mode == "custom" and isinstance(item, Flushed):
-                        yield item
+                    elif mode == "custom" and isinstance(item, asyncio.Event):
+                        item.set()  # The mark of `GraphRun.end_node`.
                     elif mode == "custom":
-                        yield _custom_event(item, listener.path_of(space))
+                        run.put(_custom_event(item, run.tasks.path_of(space)))
                     elif "__interrupt__" in item:
                         paths = paths or {}
                         for interrupt in item["__interrupt__"]:
                             # A subgraph reports its own interrupts before the graph around it does.
-                            paths.setdefault(interrupt.id, listener.path_of(space))
+                            paths.setdefault(interrupt.id, run.tasks.path_of(space))
                     elif not space:
                         last = self._last_written(item, last)
             if paths is None:
                 break
-            await listener.flush()
-            input, events = await answer_interrupts(graph, config, recorder, paths, self._to_resume)
+            await run.flush()
+            input = await answer_interrupts(graph, config, run, paths, self._to_resume)
             run_config = config
-            for event in events:
-                yield event
         # The answer has an agent path in the log, or is not in it: a value, or text of a subgraph or of another node.
-        if isinstance(last, AIMessage) and listener.is_no_answer(last):
+        if isinstance(last, AIMessage) and run.authors.get(last.id or ""):
             last = read_text(last)
-        elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and listener.has_answered):
+        elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and run.has_text):
             return
-        if text := _text_of_value(last):
-            if listener.has_answered:
-                yield PARAGRAPH
-            yield text
+        run.write_reply(_text_of_value(last))
 
     def _input_of(self, turn: Turn, messages: list[Any]) -> dict[str, Any]:
         """Return the input of a graph: the messages, and the client's values of the fields that it shares."""
@@ -270,28 +210,24 @@ class LangGraphAgent:
                     last = value
         return last
 
-    async def _run_runnable(
-        self, turn: Turn, config: RunnableConfig, recorder: GraphRecorder | None
-    ) -> AsyncGenerator[Output | Flushed]:
+    async def _run_runnable(self, turn: Turn, config: RunnableConfig, run: GraphRun) -> None:
         steps = sdk_messages(turn.progress, turn.id)
         input = self._to_input(turn) if self._to_input else [*await whole_conversation(turn), *steps]
         stream = self._runnable.astream(input, config, **self._options)
         last: object = None
         has_text = False
         # The runnable writes all of its text again after a crash, and this much of it is in the log.
-        shown = recorder.shown if recorder is not None and not turn.progress else 0
-        if _has_text(turn):
-            yield PARAGRAPH
+        shown = len(run.queue.journal.text) if run.queue.journal is not None and not turn.progress else 0
+        run.begins_reply = True
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as chunks:
             async for chunk in chunks:
                 last = chunk
                 if isinstance(chunk, str | BaseMessage) and (text := read_text(chunk)):
                     has_text = True
                     unseen, shown = text[shown:], max(0, shown - len(text))
-                    if unseen:
-                        yield unseen
-        if not has_text and (text := _text_of_output(last)):
-            yield text
+                    run.write(unseen)
+        if not has_text:
+            run.write(_text_of_output(last))
 
 
 def _declared_schema(runnable: Any) -> dict[str, Any] | None:
@@ -311,10 +247,6 @@ def _inlined(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
     return {**definitions.get(name, schema), "$defs": definitions}
 
 
-def _has_text(turn: Turn) -> bool:
-    return any(step.role == "assistant" and step.content for step in turn.progress)
-
-
 class _Fields(dict[str, Any]):
     """The last update of a graph that keeps no `messages`."""
 
@@ -330,12 +262,6 @@ def _text_of_value(value: Any) -> str:
 
 def _is_transfer(entry: Any) -> bool:
     return isinstance(entry, BaseMessage) and is_transfer(entry)
-
-
-async def _forward(outputs: AsyncGenerator[Output | Flushed], put: Callable[[Output | Flushed], None]) -> None:
-    async with aclosing(outputs):
-        async for output in outputs:
-            put(output)
 
 
 def _custom_event(item: Any, path: tuple[str, ...]) -> Event:

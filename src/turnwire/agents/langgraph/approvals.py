@@ -15,12 +15,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from turnwire.agents.agent_paths import Path
-from turnwire.agents.langgraph.continuation import GraphRecorder
+from turnwire.agents.langgraph.events import GraphRun
 from turnwire.agents.langgraph.messages import fields_of
 from turnwire.core.errors import AgentError, QuestionDeclinedError
+from turnwire.core.journal.turn_journal import TurnJournal, fingerprint
 from turnwire.core.journal.waits import approval, ask
 from turnwire.core.log.approvals import Decision
-from turnwire.core.log.events import ApprovalRequestEvent, Event, ToolResultEvent
+from turnwire.core.log.events import ApprovalRequestEvent, ToolResultEvent
 from turnwire.core.people.schemas import check_schema
 from turnwire.tools.invocation import plain
 
@@ -31,11 +32,11 @@ _PROMPT_FIELDS = ("question", "prompt", "message", "query", "description")
 async def answer_interrupts(
     graph: Any,
     config: RunnableConfig,
-    recorder: GraphRecorder | None,
+    run: GraphRun,
     paths: Mapping[str, Path],
     to_resume: ToResume | None,
-) -> tuple[Command[Any], list[Event]]:
-    """Wait for the answers to all interrupts of a graph. Return the input that resumes it, and events to write.
+) -> Command[Any]:
+    """Wait for the answers to all interrupts of a graph, and return the input that resumes it.
 
     `paths` has the agent path of each interrupt. With `to_resume`, every interrupt is an approval: the application
     makes its value from a decision. Raises AgentError if the graph cannot be resumed.
@@ -46,16 +47,19 @@ async def answer_interrupts(
         )
     if not paths:
         raise AgentError("the graph stopped at a breakpoint, which has nothing to approve; use interrupt() instead")
-    if recorder is None:
+    if run.queue.journal is None:
         raise AgentError("the graph called interrupt() outside a turn, where nobody can answer")
     state = await graph.aget_state(config, subgraphs=True)
-    recorder.listener.pause()
-    reader = InterruptReader(recorder, paths, to_resume)
+    # The graph was interrupted, and runs these calls again when it resumes.
+    for call in run.tools.values():
+        run.calls.pause(call.requested_id, call.call_id)
+    reader = InterruptReader(run, run.queue.journal, paths, to_resume)
     pending = list(_pending(state))
     answers = await asyncio.gather(*[reader.answer(interrupt, node) for interrupt, node in pending])
-    recorder.interrupt_places.clear()
-    ids = [interrupt.id for interrupt, _ in pending]
-    return Command(resume=dict(zip(ids, answers, strict=True))), reader.events
+    run.interrupt_places.clear()
+    for result in reader.results:
+        run.put(result)
+    return Command(resume=dict(zip([interrupt.id for interrupt, _ in pending], answers, strict=True)))
 
 
 def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
@@ -68,12 +72,16 @@ def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
 
 
 class InterruptReader:
-    """Asks a person about interrupts. `events` are the results of requests that no tool call reports."""
+    """Asks a person about interrupts. `results` are those of requests that no tool call reports."""
 
-    def __init__(self, recorder: GraphRecorder, paths: Mapping[str, Path], to_resume: ToResume | None) -> None:
-        self.events: list[Event] = []
-        self._recorder = recorder
-        self._calls = recorder.listener.calls
+    def __init__(
+        self, run: GraphRun, journal: TurnJournal, paths: Mapping[str, Path], to_resume: ToResume | None
+    ) -> None:
+        self.results: list[ToolResultEvent] = []
+        self._calls = run.calls
+        self._editable = run.editable
+        self._places = run.interrupt_places
+        self._journal = journal
         self._paths = paths
         self._to_resume = to_resume
         self._taken: set[str] = set()
@@ -81,12 +89,15 @@ class InterruptReader:
     async def answer(self, interrupt: Interrupt[Any], node: str) -> Any:
         """Return the value that `interrupt()` returns, when a person has answered."""
         value, path = fields_of(interrupt.value), self._paths.get(interrupt.id, ())
-        with self._recorder.interrupted(interrupt.id):
+        with self._journal.inside(self._places.get(interrupt.id, "")):
             match value:
                 case {"action_requests": [_, *_] as actions, "review_configs": configs}:
                     return await self._decide_actions(cast("list[Any]", actions), configs, path)
                 case {"type": "tool_approval", "tool_call_id": str(call_id), "name": str(tool), "args": dict()}:
-                    reason, editable = value.get("description") or None, value.get("editable") is True
+                    reason, editable = (
+                        value.get("description") or None,
+                        value.get("editable") is True or tool in self._editable,
+                    )
                     request = ApprovalRequestEvent(
                         call_id, tool, plain(value["args"]), reason, editable=editable, agent_path=path
                     )
@@ -99,6 +110,10 @@ class InterruptReader:
                 case _:
                     return await _ask(interrupt.value, path)
 
+    def _own_id(self) -> str:
+        """Return an id for a request without a tool call: the same when the turn is continued."""
+        return f"interrupt-{fingerprint([self._journal.recording.segment, self._journal.place('interrupt')])[:16]}"
+
     async def _decide(self, request: ApprovalRequestEvent) -> Decision:
         decision = await approval(request)
         self._calls.decided[decision.call_id] = decision
@@ -109,7 +124,7 @@ class InterruptReader:
         requests: list[tuple[ApprovalRequestEvent, bool]] = []
         for action in actions:
             matching = self._calls.find_request(action["name"], action["args"], self._taken)
-            call_id = matching or self._recorder.own_id()
+            call_id = matching or self._own_id()
             self._taken.add(call_id)
             request = ApprovalRequestEvent(
                 call_id,
@@ -129,14 +144,14 @@ class InterruptReader:
 
     async def _decide_value(self, value: Any, tool: str, args: dict[str, Any], path: Path) -> Any:
         """Return the value for an interrupt that is an approval of no tool call."""
-        decision = await self._decide(ApprovalRequestEvent(self._recorder.own_id(), tool, args, agent_path=path))
+        decision = await self._decide(ApprovalRequestEvent(self._own_id(), tool, args, agent_path=path))
         answer = self._to_resume(decision, value) if self._to_resume else decision.approved
         self._write_result(decision, answer)
         return answer
 
     def _write_result(self, decision: Decision, answer: Any) -> None:
         result = plain(answer) if decision.approved else decision.denial
-        self.events.append(ToolResultEvent(decision.call_id, decision.tool, decision.approved, result))
+        self.results.append(ToolResultEvent(decision.call_id, decision.tool, decision.approved, result))
 
 
 async def _ask(value: Any, path: Path) -> Any:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from turnwire.agents.langgraph.events import GraphListener
+from turnwire.agents.langgraph.events import GraphRun
 from turnwire.core.errors import AgentError, ModelError, ToolError, step_limit_reached
 from turnwire.models import errors
 
@@ -12,17 +12,18 @@ _LIMITS = frozenset({"GraphRecursionError", "ModelCallLimitExceededError", "Tool
 _NO_ANSWER = re.compile("Connect|Timeout|Network|RemoteProtocol|ReadError|WriteError")
 
 
-def explain_failure(error: BaseException, listener: GraphListener) -> BaseException:
+def explain_failure(error: Exception, run: GraphRun) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
     for cause in _causes(error):
         if isinstance(cause, AgentError):
             return cause
-        if tool := next((tool for raised, tool in listener.failed_tools if raised is cause), None):
+        is_failure, tool = next(((True, tool) for raised, tool in run.failures if raised is cause), (False, None))
+        if tool is not None:
             return ToolError(f"the tool {tool!r} failed ({type(cause).__name__})")
         if type(cause).__name__ in _LIMITS:
             return step_limit_reached()
-        if isinstance(cause, Exception) and (cause is listener.model_error or _is_openai(cause)):
-            return _explain_model(cause, listener.model) or error
+        if isinstance(cause, Exception) and (is_failure or _is_openai(cause)):
+            return _explain_model(cause, run.model) or error
     return error
 
 

@@ -16,13 +16,11 @@ from langgraph.types import Command
 
 from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.nodes import has_message_ids
-from turnwire.core.log.events import Event, ReasoningEvent, TokenEvent, UsageEvent
+from turnwire.core.log.events import UsageEvent
 from turnwire.core.log.files import LoadedFile, LoadedFiles
 from turnwire.core.log.turns import Message
 from turnwire.core.run.inputs import TurnInputs, current_inputs
 from turnwire.models.errors import unfinished
-
-Output = Event | str
 
 # Providers that always report why a complete reply ended.
 _REPORTING = frozenset({"openai", "azure", "azure_openai", "anthropic", "deepseek", "groq", "mistralai", "xai"})
@@ -108,14 +106,6 @@ def read_pieces(message: BaseMessage) -> Iterator[tuple[str, str]]:
         text = block.get(kind) if kind in ("text", "reasoning") else None
         if isinstance(text, str) and text:
             yield kind, text
-
-
-def message_events(message: BaseMessage, path: Path) -> Iterator[Output]:
-    for kind, text in read_pieces(message):
-        if kind == "reasoning":
-            yield ReasoningEvent(text, agent_path=path)
-        else:
-            yield TokenEvent(text, agent_path=path) if path else text
 
 
 def reply_of(response: LLMResult) -> AIMessage | None:

@@ -12,7 +12,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 
 from turnwire.core.journal.waits import ClientTool, check_names
-from turnwire.tools import Tool, run_tool
+from turnwire.tools import Tool, ToolOutcome, run_tool
 from turnwire.tools.declaration import Function, as_tool
 from turnwire.tools.invocation import run_client_tool, running_call_id
 
@@ -25,17 +25,28 @@ def langchain_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:
     return [_LangChainTool.of(as_tool(item)) for item in tools]
 
 
-class _LangChainTool(BaseTool):
-    ours: Any
+class _AsyncTool(BaseTool):
     handle_tool_error: Any = True
-
-    @classmethod
-    def of(cls, tool: Tool) -> BaseTool:
-        return cls(name=tool.name, description=tool.description, args_schema=tool.parameters, ours=tool)
 
     def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[()], dict[str, Any]]:
         # Pass the arguments as one value: a parameter may have a name that LangChain reserves.
         return (), {"arguments": tool_input, "call_id": tool_call_id}
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{self.name} can only be called from async code")
+
+    def _text_of(self, outcome: ToolOutcome) -> str:
+        if not outcome.success:
+            raise ToolException(outcome.text)
+        return outcome.text
+
+
+class _LangChainTool(_AsyncTool):
+    ours: Any
+
+    @classmethod
+    def of(cls, tool: Tool) -> BaseTool:
+        return cls(name=tool.name, description=tool.description, args_schema=tool.parameters, ours=tool)
 
     async def _arun(self, arguments: dict[str, Any], call_id: str | None) -> str:
         tool: Tool = self.ours
@@ -47,33 +58,16 @@ class _LangChainTool(BaseTool):
                 arguments = decision["edited_action"]["args"]
             elif decision["type"] != "approve":
                 raise ToolException(f"Denied: {decision.get('message') or 'the user did not allow this.'}")
-        outcome = await run_tool(tool, arguments, call_id=call_id)
-        if not outcome.success:
-            raise ToolException(outcome.text)
-        return outcome.text
+        return self._text_of(await run_tool(tool, arguments, call_id=call_id))
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{self.name} can only be called from async code")
+
+class _LangChainClientTool(_AsyncTool):
+    async def _arun(self, arguments: dict[str, Any], call_id: str | None) -> str:
+        # In the log, a call has another id if its own was taken before.
+        return self._text_of(await run_client_tool(running_call_id() or call_id or "", self.name, arguments))
 
 
 # Tools that the client runs
-
-
-class _LangChainClientTool(BaseTool):
-    handle_tool_error: Any = True
-
-    def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[()], dict[str, Any]]:
-        return (), {"arguments": tool_input, "call_id": tool_call_id}
-
-    async def _arun(self, arguments: dict[str, Any], call_id: str | None) -> str:
-        # In the log, a call has another id if its own was taken before.
-        outcome = await run_client_tool(running_call_id() or call_id or "", self.name, arguments)
-        if not outcome.success:
-            raise ToolException(outcome.text)
-        return outcome.text
-
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{self.name} can only be called from async code")
 
 
 def tool_nodes(graph: Any) -> Iterator[tuple[str, ToolNode]]:
