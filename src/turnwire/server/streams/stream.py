@@ -17,7 +17,7 @@ from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
 from turnwire.server.request import Request, body_headers
 from turnwire.server.services import Services
-from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.connection import Receive, Send, StreamConnection
 from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.resume import START, ResumePoint, first_frame, void_of
 from turnwire.server.streams.stored_log import EncoderFor, StateReader, stream_session
@@ -41,11 +41,11 @@ class StreamSource:
     async def wait(self) -> None:
         """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
 
-    def attach(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: StreamConnection) -> Reader | None:
         """Return the reader that writes the content; None if `write` writes it."""
         return None
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         """Write the content, unless a reader writes it."""
 
 
@@ -119,7 +119,7 @@ class Stream:
             if turn_id is not None:
                 self._runner.reader_left(turn_id, by_client=left)
 
-    async def _begin(self, connection: Connection, send: Send) -> None:
+    async def _begin(self, connection: StreamConnection, send: Send) -> None:
         source = self._source
         assert source is not None
         try:
@@ -158,7 +158,7 @@ class TurnSource(StreamSource):
         self._record = record
         self._point = point
 
-    def attach(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: StreamConnection) -> Reader | None:
         return self._hub.attach(self._record, self._point, connection)
 
 
@@ -206,7 +206,7 @@ class SessionSource(StreamSource):
         self._after = after
         self._encoder_for = encoder_for
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         connection.write(connection.wire.opening)
         last, after = self._last, self._after
         if after is None:
