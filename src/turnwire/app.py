@@ -155,7 +155,7 @@ class Turnwire:
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
         self._keeps_files = store == "sqlite" or settings.database_url is not None
-        self.streams = StreamHub(self.store, settings, self.keys.is_valid)
+        self.streams = StreamHub(self.store, settings, self.keys.valid)
         logins = Logins(self.keys.valid, settings.allowed_origins)
         self.services = Services(
             version=__version__,

@@ -28,10 +28,10 @@ Reader = TurnReader | EndedTurnReader
 class StreamHub:
     """The open streams of a process, and the pumps that write to them."""
 
-    def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
-        """`is_valid` returns True if the API key with this id is still valid."""
+    def __init__(self, store: StateReader, settings: Settings, valid_key: Callable[[str], object]) -> None:
+        """`valid_key` returns the API key with this id; None if it is not valid any more."""
         self._store = store
-        self._is_valid = is_valid
+        self._valid_key = valid_key
         self._max_open = settings.max_open_streams
         self.tick = min(1.0, settings.heartbeat / 3, settings.write_timeout / 3, settings.stream_lifetime / 3)
         self._heartbeat_ticks = round(settings.heartbeat / self.tick)
@@ -165,7 +165,7 @@ class StreamHub:
         if connection.is_finished and not connection.is_blocked:
             return
         key_id = connection.caller.key_id
-        if key_id is not None and not self._is_valid(key_id):
+        if key_id is not None and self._valid_key(key_id) is None:
             connection.abort()
         elif connection.is_blocked:
             connection.blocked_ticks += 1

@@ -165,21 +165,20 @@ class TurnSource(StreamSource):
 class FirstFrameSource(TurnSource):
     """One turn from its start, as soon as the wire has something to send; a turn that fails before is an error.
 
-    After `timeout` seconds the stream begins in any case.
+    After `TEXT_START_SECONDS` the stream begins in any case.
     """
 
     waits = True
 
-    def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire, timeout: float) -> None:
+    def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire) -> None:
         super().__init__(hub, record, START)
         self._store = store
         self._wire = wire
-        self._timeout = timeout
 
     async def wait(self) -> None:
         turn_id, first = self._record.id, None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(TEXT_START_SECONDS):
                 first = await first_frame(self._store, turn_id, self._wire)
         except TimeoutError:
             pass
@@ -252,5 +251,5 @@ def stream_turn(
 
 def stream_from_first_frame(request: Request, services: Services, record: TurnRecord, wire: Wire) -> Stream:
     """Open a turn's stream from its start, as soon as the wire has something to send."""
-    source = FirstFrameSource(services.streams, services.store, record, wire, TEXT_START_SECONDS)
+    source = FirstFrameSource(services.streams, services.store, record, wire)
     return Stream(request, services, wire, source, event_headers(request, record, wire), record)
