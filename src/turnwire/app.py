@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from types import FrameType
@@ -39,10 +40,10 @@ from turnwire.tools.threads import install_executor
 
 if TYPE_CHECKING:
     from turnwire.extensions.kernel import Kernel
-    from turnwire.tools import Tool
 
 logger = logging.getLogger("turnwire.server")
 
+# The seconds after which ended logs are sealed and old ones deleted.
 MAINTENANCE_INTERVAL = 10.0
 # Longer than it takes to kill a program that does not end.
 _AGENT_CLOSE_SECONDS = 20.0
@@ -101,24 +102,6 @@ class Termination:
         self._earlier[number](number, frame)
 
 
-class _ExtensionChannels:
-    """The channels of the extensions in this process."""
-
-    def __init__(self, turnwire: "Turnwire") -> None:
-        self._turnwire = turnwire
-
-    async def accept(
-        self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
-    ) -> bool:
-        kernel = self._turnwire.kernel
-        if kernel is None or channel not in kernel.router.channels:
-            return False
-        await kernel.router.accept(
-            message, user_id, channel, principal=principal, message_id=message_id, agent_id=agent
-        )
-        return True
-
-
 class Turnwire:
     """Runs agents and serves their turns. Raises ValueError for unusable settings.
 
@@ -134,7 +117,6 @@ class Turnwire:
     - `control_token`: the operator's, for processes that share one; without it each makes its own.
     - `isolated`: for a process that only runs turns, beside servers that run none. Channels and services of extensions
       are left to the servers, and turns are shared evenly with other isolated processes.
-    - `maintenance_interval`: the seconds after which ended logs are sealed and old ones deleted; tests lower it.
     """
 
     def __init__(
@@ -151,7 +133,6 @@ class Turnwire:
         tracer_provider: Any = None,
         control_token: str | None = None,
         isolated: bool = False,
-        maintenance_interval: float = MAINTENANCE_INTERVAL,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -164,7 +145,6 @@ class Turnwire:
         self._unwrapped = list(named.values())
         self.settings = settings
         self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}") if store == "memory" else None
-        self._shared = assembly.build_shared(store, settings)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
@@ -175,10 +155,8 @@ class Turnwire:
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
         self._keeps_files = store == "sqlite" or settings.database_url is not None
-        self.logins = Logins(self.keys.valid, settings.allowed_origins)
-        self.streams = StreamHub(self.store, settings, self.keys.is_valid)
-        self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
-        self._lifecycle = Lifecycle()
+        self.streams = StreamHub(self.store, settings, self.keys.valid)
+        logins = Logins(self.keys.valid, settings.allowed_origins)
         self.services = Services(
             version=__version__,
             store=self.store,
@@ -187,21 +165,19 @@ class Turnwire:
             agents=self.agents,
             settings=settings,
             keys=self.keys,
-            logins=self.logins,
-            auth=Authenticator(self.keys, self.control_token, authenticate, self.logins),
+            logins=logins,
+            auth=Authenticator(self.keys, self.control_token, authenticate, logins),
             wires=assembly.build_wires(),
-            lifecycle=self._lifecycle,
+            lifecycle=Lifecycle(),
             folder=self._scratch or settings.data,
-            shared=self._shared,
-            channels=_ExtensionChannels(self),
-            push=self._push,
+            shared=assembly.build_shared(store, settings),
+            channels=self.kernel.router if self.kernel is not None else None,
+            push=assembly.build_push(self.store, self.runner, self.streams, settings),
         )
         assembly.build_plugin_services(self.services)
         self._add_own_agents(demo)
-        self._factories: FactoryAgents | None = None
-        self._opening: asyncio.Lock | None = None
+        self._opening = asyncio.Lock()
         self._draining: asyncio.Task[None] | None = None
-        self._maintenance_interval = maintenance_interval
         self._closing = AsyncExitStack()
 
     def _add_own_agents(self, demo: Literal["first", "last"] | None) -> None:
@@ -242,15 +218,13 @@ class Turnwire:
 
         If it fails, all that was opened is closed.
         """
-        if self._opening is None:
-            self._opening = asyncio.Lock()
         async with self._opening:
             if self.is_open:
                 return
             async with AsyncExitStack() as stack:
                 await self._open(stack)
                 self._closing = stack.pop_all()
-            self._lifecycle.is_open = True
+            self.services.lifecycle.is_open = True
 
     async def _open(self, stack: AsyncExitStack) -> None:
         """Open everything, and add to the stack how it is closed, in the reverse order."""
@@ -261,23 +235,24 @@ class Turnwire:
         await self.store.open()
         stack.push_async_callback(self.store.close)
         await self.keys.open()
-        if self._shared is not None:
-            await asyncio.to_thread(self._shared.open)
-            stack.push_async_callback(asyncio.to_thread, self._shared.close)
+        logins, shared = self.services.logins, self.services.shared
+        if shared is not None:
+            await asyncio.to_thread(shared.open)
+            stack.push_async_callback(asyncio.to_thread, shared.close)
         if self.settings.login_secret is not None:
-            self.logins.secret = self.settings.login_secret.get_secret_value().encode()
-        elif self._shared is not None:
-            self.logins.secret = await asyncio.to_thread(self._shared.secret, "login")
+            logins.secret = self.settings.login_secret.get_secret_value().encode()
+        elif shared is not None:
+            logins.secret = await asyncio.to_thread(shared.secret, "login")
         elif self._keeps_files:
-            self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
+            logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
         for plugin in self.services.plugins.values():
             stack.push_async_callback(plugin.close)
             await plugin.open()
         # These are closed after the extensions, also if they were not opened.
-        stack.push_async_callback(self._close_factories)
-        stack.push_async_callback(self._close_agents)
-        if self._push is not None:
-            stack.push_async_callback(self._push.close)
+        factories = FactoryAgents(self.agents)
+        stack.push_async_callback(self._close_agents, factories)
+        if self.services.push is not None:
+            stack.push_async_callback(self.services.push.close)
         stack.push_async_callback(self.reports.close)
         stack.callback(self._note_closed)
         stack.push_async_callback(self.streams.close)
@@ -285,12 +260,10 @@ class Turnwire:
         if self.kernel is not None:
             stack.push_async_callback(self.kernel.close)
             # Before the runner opens, because an extension may bring the agent of a turn to recover.
-            await self.kernel.load(self.agents, as_agent, self._offer_tools)
+            await self.kernel.load(self.agents, as_agent, partial(assembly.offer_tools, self.agents))
         for plugin in self.services.plugins.values():
-            self._offer_tools(plugin.tools())
-        factories = FactoryAgents(self.agents)
+            assembly.offer_tools(self.agents, plugin.tools())
         await factories.open()
-        self._factories = factories
         self.reports.open()
         await self.runner.open()
         self.streams.open()
@@ -303,24 +276,25 @@ class Turnwire:
         if self.store.is_shared:
             stack.callback(asyncio.create_task(self.keys.follow_changes()).cancel)
         stack.push_async_callback(self._wait_until_drained)
-        watchdog = LoopWatchdog(on_block=self._lifecycle.note_block)
+        lifecycle = self.services.lifecycle
+        watchdog = LoopWatchdog(on_block=lifecycle.note_block)
         watchdog.start()
         stack.callback(watchdog.stop)
-        termination = Termination(self._lifecycle.leaving.set, self.drain, lambda: self.settings.drain_delay)
+        termination = Termination(lifecycle.leaving.set, self.drain, lambda: self.settings.drain_delay)
         termination.watch()
         stack.callback(termination.unwatch)
 
     def drain(self) -> None:
         """Begin to shut down: close the readers' streams, and give running turns the grace period."""
         if self._draining is None and self.is_open:
-            self._lifecycle.leaving.set()
-            self._lifecycle.is_draining = True
+            self.services.lifecycle.leaving.set()
+            self.services.lifecycle.is_draining = True
             self._draining = asyncio.create_task(self.runner.drain(self.settings.shutdown_grace))
             self.streams.drain()
 
     @property
     def is_open(self) -> bool:
-        return self._lifecycle.is_open
+        return self.services.lifecycle.is_open
 
     async def close(self) -> None:
         """Close all parts, even if one fails to close. Raises the last failure."""
@@ -333,32 +307,24 @@ class Turnwire:
             await self._draining
 
     def _note_closed(self) -> None:
-        self._lifecycle.is_open = False
+        self.services.lifecycle.is_open = False
 
-    async def _close_agents(self) -> None:
-        """Close each agent that has an `async def close()`, once."""
-        if self._factories is None:
-            return  # No agent can have run.
+    async def _close_agents(self, factories: FactoryAgents) -> None:
+        """Close each agent that has an `async def close()`, once; then the factories of the others."""
         # An agent may wrap an object; then the object has the `close`.
-        own = [agent for name, agent in self.agents.items() if name not in self._factories.opened]
+        own = [agent for name, agent in self.agents.items() if name not in factories.opened]
         agents: list[Any] = [*own, *self._unwrapped]
         found = [agent.close for agent in agents if inspect.iscoroutinefunction(getattr(agent, "close", None))]
-        closers = dict.fromkeys(found)  # A wrapper may have the `close` of its agent.
-        if not closers:
-            return
-        closing = [asyncio.create_task(close()) for close in closers]
-        done, unfinished = await asyncio.wait(closing, timeout=_AGENT_CLOSE_SECONDS)
-        for task in unfinished:
-            task.cancel()
-        errors = [error for task in done if (error := task.exception())]
-        if unfinished or errors:
-            logger.error("an agent could not be closed", exc_info=errors[0] if errors else None)
-
-    async def _close_factories(self) -> None:
-        if self._factories is None:
-            return
+        # A wrapper may have the `close` of its agent.
+        if closing := [asyncio.create_task(close()) for close in dict.fromkeys(found)]:
+            done, unfinished = await asyncio.wait(closing, timeout=_AGENT_CLOSE_SECONDS)
+            for task in unfinished:
+                task.cancel()
+            errors = [error for task in done if (error := task.exception())]
+            if unfinished or errors:
+                logger.error("an agent could not be closed", exc_info=errors[0] if errors else None)
         try:
-            await self._factories.close()
+            await factories.close()
         except Exception:
             logger.exception("the factory of an agent could not be closed")
 
@@ -370,12 +336,9 @@ class Turnwire:
         """Return a turn's state, folded from what is committed of its log."""
         return await turn_state(self.store, record)
 
-    def _offer_tools(self, tools: "Sequence[Tool]") -> None:
-        assembly.offer_tools(self.agents, tools)
-
     async def _maintain(self) -> None:
         while True:
-            await asyncio.sleep(self._maintenance_interval)
+            await asyncio.sleep(MAINTENANCE_INTERVAL)
             try:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
             except Exception:

@@ -128,7 +128,7 @@ def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExpor
 
 def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
     """Return the reports of ended turns: log lines, webhooks, spans. Raises ValueError if the extra is missing."""
-    lines = turn_lines(store, content=settings.log_content)
+    lines = turn_lines(store, content="log" in settings.content_in)
     tracing = build_tracing(store, runner.worker.id, settings, tracer_provider)
     return Reports(runner, [lines], build_webhooks(store, settings), tracing)
 
@@ -139,8 +139,8 @@ def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
         return None
     from turnwire.reporting.webhooks import Webhooks
 
-    secret, content, waiting = settings.webhook_secret, settings.webhook_content, settings.webhook_waiting
-    return Webhooks(store, settings.webhook_url, secret.get_secret_value(), content=content, waiting=waiting)
+    secret, content = settings.webhook_secret.get_secret_value(), "webhooks" in settings.content_in
+    return Webhooks(store, settings.webhook_url, secret, content=content, waiting=settings.webhook_waiting)
 
 
 def build_push(store: Store, runner: TurnRunner, streams: "StreamHub", settings: Settings) -> "PushNotifier | None":
@@ -173,7 +173,7 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
     exporter = None
     if provider is None:
         provider, exporter = otlp_provider(settings.telemetry_url, worker)
-    return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
+    return Tracing(store, provider, content="spans" in settings.content_in, exporter=exporter)
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings, *, spreads: bool = False) -> TurnRunner:

@@ -247,9 +247,10 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         default="text", description="The format of the server log: lines for people, or JSON objects."
     )
-    log_content: bool = Field(
-        default=False,
-        description="Whether the log may have messages and answers; JSON lines then have the text of errors, too.",
+    content_in: list[Literal["log", "spans", "webhooks"]] = Field(
+        default=[],
+        description="What may have messages and answers: `log` (and the text of errors), `spans` (and the arguments and"
+        " results of tools), `webhooks`.",
     )
     access_log: bool = Field(
         default=False, description="Log a line for each request: method, path without its query, status."
@@ -258,20 +259,17 @@ class Settings(BaseSettings):
         default=None,
         description="The OTLP endpoint for OpenTelemetry spans of turns, such as `http://localhost:4318`.",
     )
-    telemetry_content: bool = Field(
-        default=False, description="Whether spans have messages, answers, and the arguments and results of tools."
-    )
     webhook_url: str | None = Field(
         default=None, description="The URL that is called when a turn has ended, whatever its outcome."
     )
     webhook_secret: SecretStr | None = Field(
         default=None, description="The key that webhooks are signed with: `whsec_` and base64 of 24 to 64 random bytes."
     )
+
     webhook_waiting: bool = Field(
         default=False,
         description="Whether it is also called when a turn waits: for an approval, an answer, a client's tool.",
     )
-    webhook_content: bool = Field(default=False, description="Whether webhooks have the message and the answer.")
 
     model: str | None = Field(default=None, description="The language model, by its server's name for it.")
     model_url: str | None = Field(

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from tests.contracts.office import office_tools
 from tests.faults.server import fork_servers
+from turnwire import app
 from turnwire.app import Turnwire
 from turnwire.cli.serve import configure_logging, serve_alone
 from turnwire.core.contracts.agents import Agent
@@ -18,10 +19,11 @@ _TOOL_SECONDS = 0.15
 
 
 def serve(agent: Agent) -> None:
+    app.MAINTENANCE_INTERVAL = 1.0
     settings = read_settings()
     configure_logging(settings, "warning")
     store = "postgres" if settings.database_url else "sqlite"
-    serve_alone(Turnwire(agent=agent, store=store, settings=settings, extensions=[], maintenance_interval=1.0))
+    serve_alone(Turnwire(agent=agent, store=store, settings=settings, extensions=[]))
 
 
 def build_agent(case: ModuleType) -> Agent:

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from tests.faults import agents
 from tests.process.template import import_server
+from turnwire import app
 from turnwire.app import Turnwire
 from turnwire.cli.serve import configure_logging, serve_alone
 from turnwire.settings import read_settings
@@ -46,6 +47,7 @@ def _die_with_parent() -> None:
 
 
 def serve() -> None:
+    app.MAINTENANCE_INTERVAL = _MAINTENANCE_INTERVAL
     settings = read_settings()
     configure_logging(settings, "warning")
     turnwire = Turnwire(
@@ -53,7 +55,6 @@ def serve() -> None:
         store="postgres" if settings.database_url else "sqlite",
         settings=settings,
         extensions=[],
-        maintenance_interval=_MAINTENANCE_INTERVAL,
     )
     serve_alone(turnwire)
 

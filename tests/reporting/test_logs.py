@@ -41,7 +41,9 @@ async def log_of_a_turn(tmp_path: Path, *, content: bool) -> tuple[list[dict[str
     root = logging.getLogger()
     root.addHandler(handler)
     logging.getLogger("turnwire.turns").setLevel(logging.INFO)
-    turnwire = Turnwire(failing, store="memory", settings=quick_settings(tmp_path, log_content=content))
+    turnwire = Turnwire(
+        failing, store="memory", settings=quick_settings(tmp_path, content_in=["log"] if content else [])
+    )
     try:
         async with turnwire.lifespan():
             record = (await turnwire.runner.start(TurnRequest(principal="ann", message="my private words"))).record

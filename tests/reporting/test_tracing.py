@@ -103,7 +103,7 @@ async def test_turn_is_exported_as_a_tree_of_spans(tmp_path: Path) -> None:
 
 
 async def test_telemetry_content_adds_messages_arguments_and_results(tmp_path: Path) -> None:
-    exported, _, _ = await spans(tmp_path, "fail", telemetry_content=True)
+    exported, _, _ = await spans(tmp_path, "fail", content_in=["spans"])
     attributes = {span.name: dict(span.attributes or {}) for span in exported}
     root, weather = attributes["invoke_agent default"], attributes["execute_tool weather"]
     assert json.loads(str(root["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "fail"

@@ -104,7 +104,7 @@ async def test_ended_turn_is_delivered_signed_and_without_content(receiver: Rece
 
 
 async def test_webhook_content_adds_message_and_answer(receiver: Receiver, tmp_path: Path) -> None:
-    turnwire = turnwire_with_webhooks(receiver, tmp_path, webhook_content=True)
+    turnwire = turnwire_with_webhooks(receiver, tmp_path, content_in=["webhooks"])
     async with turnwire.lifespan():
         await ask(turnwire, "fail")
         (call,) = await receiver.count(1)
@@ -273,7 +273,7 @@ async def test_every_wait_of_a_turn_is_delivered_once_signed(receiver: Receiver,
 
 
 async def test_content_of_a_wait_has_the_question(receiver: Receiver, tmp_path: Path) -> None:
-    turnwire = waiting_turnwire(receiver, tmp_path, webhook_content=True)
+    turnwire = waiting_turnwire(receiver, tmp_path, content_in=["webhooks"])
     async with turnwire.lifespan():
         await ask_with_tools(turnwire)
         (call,) = await receiver.count(1)

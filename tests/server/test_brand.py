@@ -16,7 +16,7 @@ from tests.server.test_page import HTML, PAGES, loaded
 from tests.serving import error_of
 from turnwire import Settings
 from turnwire.server.brand import Brand
-from turnwire.server.pages import POLICY, PageHead, read_pages
+from turnwire.server.pages import POLICY, read_pages
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 NASTY = 'Ann & Bob\'s "Café" </title><script>alert(1)</script>'
@@ -107,7 +107,7 @@ def test_wrong_brand_setting_is_refused(setting: dict[str, Any]) -> None:
 
 
 def test_pages_of_one_brand_are_read_once() -> None:
-    assert read_pages(PageHead(Brand(name="A"))) is read_pages(PageHead(Brand(name="A")))
+    assert read_pages(Brand(name="A"), has_push=False) is read_pages(Brand(name="A"), has_push=False)
 
 
 async def test_manifest_has_the_brand_and_opens_the_page(serve: Serve, logo: Path) -> None:

@@ -10,10 +10,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tests.serving import PATIENCE
+from turnwire.server.auth import Caller
 from turnwire.server.streams import connection as module
-from turnwire.server.streams.connection import BrokenStreamError, Connection, Send, write_chunk
+from turnwire.server.streams.connection import BrokenStreamError, Send, StreamConnection, write_chunk
 from turnwire.wires.sse_chat.encoder import SseChat
 
+ANN = Caller("ann", ())
 Headers = list[tuple[bytes, bytes]]
 BODIES = (b"a", b"x" * 15, b"x" * 16, b"x" * 255, b"x" * 256, b"\r\n0\r\n\r\n", "é日本".encode(), b"x" * 70_000)
 
@@ -56,8 +58,8 @@ class Response:
     async def send(self, body: bytes) -> None:
         await self.cycle.send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def connection(self, send: Send | None = None) -> Connection:
-        return Connection(send or self.cycle.send, SseChat(), "ann", None)  # type: ignore[arg-type]
+    def connection(self, send: Send | None = None) -> StreamConnection:
+        return StreamConnection(send or self.cycle.send, SseChat(), ANN)  # type: ignore[arg-type]
 
     @property
     def written(self) -> list[bytes]:
@@ -65,7 +67,7 @@ class Response:
 
 
 class CountingSend:
-    """uvicorn's `send` as `Connection` finds it, which counts its calls."""
+    """uvicorn's `send` as `StreamConnection` finds it, which counts its calls."""
 
     def __init__(self, response: Response, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -197,7 +199,7 @@ async def test_error_of_send_is_the_client_that_has_left() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
-    connection = Connection(send, SseChat(), "ann", None)
+    connection = StreamConnection(send, SseChat(), ANN)
     await connection.written(b"frame")
     assert await connection.closed(receive)
 
@@ -221,7 +223,7 @@ async def test_connection_that_is_aborted_twice_breaks_once() -> None:
         except RuntimeError as error:
             aborted_again.set_exception(error)
 
-    connection = Connection(send, SseChat(), "ann", None)
+    connection = StreamConnection(send, SseChat(), ANN)
     with pytest.raises(BrokenStreamError):
         await connection.closed(receive)
     await aborted_again

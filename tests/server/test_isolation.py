@@ -372,7 +372,7 @@ async def test_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path
         assert secret.stat().st_mode & 0o777 == 0o600
         await asyncio.to_thread(copy_folder, tmp_path, tmp_path.parent / "backup", lambda *_: None)
         assert not (tmp_path.parent / "backup" / LOGIN_SECRET_NAME).exists()
-        assert await asyncio.to_thread(read_login_secret, tmp_path) == server.turnwire.logins.secret
+        assert await asyncio.to_thread(read_login_secret, tmp_path) == server.turnwire.services.logins.secret
 
 
 async def test_login_outlives_the_process(serve: Serve, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.serving import Puppet, quick_settings
 from tests.simulated_time import SimulatedTimeLoop
+from turnwire import app
 from turnwire.app import Turnwire
 from turnwire.core.errors import StoreError
 from turnwire.core.log.codec import now_ms
@@ -30,15 +31,16 @@ class Maintenance:
 
 @pytest.mark.parametrize("error", [StoreError("the disk is busy"), KeyError(7)])
 def test_maintenance_runs_at_its_interval_also_after_a_failure(
-    tmp_path: Path, errors_in_the_log: list[str], error: Exception
+    tmp_path: Path, errors_in_the_log: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    monkeypatch.setattr(app, "MAINTENANCE_INTERVAL", 7)
     errors_in_the_log.append("store maintenance failed")
     maintenance, store = Maintenance(error), MemoryStore()
     store.maintain = maintenance.maintain
 
     async def run_for_a_while() -> None:
         settings = quick_settings(tmp_path, keep_logs=60)
-        turnwire = Turnwire(Puppet(), store=store, settings=settings, maintenance_interval=7)
+        turnwire = Turnwire(Puppet(), store=store, settings=settings)
         async with turnwire.lifespan():
             await asyncio.sleep(7 * 3 + 1)  # Of simulated time.
 

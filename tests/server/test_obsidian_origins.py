@@ -56,20 +56,6 @@ async def test_other_origins_are_refused_with_a_vault(vault: Path, origin: str) 
         error_of(await server.http.post("/chat", json={"message": "When?"}, headers={"Origin": origin}), 403)
 
 
-@pytest.mark.parametrize(("settings", "status"), [({"allow_obsidian": False}, 403), ({"allow_obsidian": None}, 204)])
-async def test_allow_obsidian_setting_overrides_the_default_with_a_vault(
-    vault: Path, settings: dict[str, Any], status: int
-) -> None:
-    async with serving_vault(vault, documents=settings) as server:
-        assert (await preflight(server, ORIGINS[0])).status_code == status
-
-
-@pytest.mark.parametrize(("settings", "status"), [({"allow_obsidian": True}, 204), ({}, 403)])
-async def test_allow_obsidian_setting_overrides_the_default_without_a_vault(
-    vault: Path, settings: dict[str, Any], status: int
-) -> None:
-    turnwire = Turnwire(
-        saying("Hello."), store="memory", settings=quick_settings(vault.parent / "data", documents=settings)
-    )
-    async with serving(turnwire) as server:
-        assert (await preflight(server, ORIGINS[0])).status_code == status
+async def test_obsidian_is_refused_without_a_vault(tmp_path: Path) -> None:
+    async with serving(Turnwire(saying("Hello."), store="memory", settings=quick_settings(tmp_path))) as server:
+        assert (await preflight(server, ORIGINS[0])).status_code == 403

@@ -388,7 +388,8 @@ class FactoryAgents:
         self._task = asyncio.create_task(self._hold(factories, opened))
         await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
-            self._task.result()
+            failed, self._task = self._task, None
+            failed.result()
 
     async def _hold(self, factories: dict[str, AgentFactory], opened: asyncio.Future[None]) -> None:
         async with AsyncExitStack() as stack:

@@ -57,7 +57,7 @@ def dev(
 
     settings = load_settings(config, data=data, port=port, **sections)
     # A developer is the only user: errors may quote messages, and nobody waits for turns to finish.
-    settings.log_content, settings.shutdown_grace, settings.drain_delay = True, 0, 0
+    settings.content_in, settings.shutdown_grace, settings.drain_delay = ["log", *settings.content_in], 0, 0
     channel = SupervisorChannel.inherited()
     if channel is not None:
         configure_logging(settings, "warning")

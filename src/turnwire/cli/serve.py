@@ -203,7 +203,7 @@ def worker(
 def configure_logging(settings: "Settings", level: str) -> None:
     from turnwire.reporting.logs import configure
 
-    configure(settings.log_format, level, content=settings.log_content)
+    configure(settings.log_format, level, content="log" in settings.content_in)
 
 
 def build_turnwire(

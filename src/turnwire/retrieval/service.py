@@ -62,8 +62,7 @@ class DocumentService(Service):
 
     @property
     def origins(self) -> Sequence[str]:
-        allowed = self.settings.allow_obsidian
-        return _OBSIDIAN if (self.settings.vault is not None if allowed is None else allowed) else ()
+        return _OBSIDIAN if self.settings.vault is not None else ()
 
     @property
     def notes(self) -> Sequence[str]:

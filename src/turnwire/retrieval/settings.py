@@ -12,10 +12,8 @@ class DocumentSettings(PluginSettings, env_prefix="TURNWIRE_DOCUMENTS_"):
     paths: list[Path] = Field(default=[], description="Files and folders to answer from, for an agent `documents`.")
     watch: bool = Field(default=False, description="Whether documents that change are indexed again.")
     vault: DirectoryPath | None = Field(
-        default=None, description="A folder of Markdown notes, such as an Obsidian vault, for an agent `vault`."
-    )
-    allow_obsidian: bool | None = Field(
-        default=None, description="Whether Obsidian's apps may call (CORS). By default only if there is a `vault`."
+        default=None,
+        description="A folder of Markdown notes for an agent `vault`; the apps of Obsidian may then call.",
     )
     max_bytes: int = Field(
         default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."

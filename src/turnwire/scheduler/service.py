@@ -41,15 +41,18 @@ class SchedulerService(Service):
     async def _start_turn(self, schedule: Schedule, key: str) -> str | None:
         """Start the turn of a schedule. Return its id, or None if another process runs the channel."""
         if schedule.channel is not None and schedule.user_id is not None:
-            is_accepted = await self._services.channels.accept(
-                schedule.channel,
-                schedule.user_id,
+            channels = self._services.channels
+            if channels is None or schedule.channel not in channels.channels:
+                return None
+            await channels.accept(
                 schedule.message,
+                schedule.user_id,
+                schedule.channel,
                 principal=schedule.principal,
                 message_id=key,
-                agent=schedule.agent,
+                agent_id=schedule.agent,
             )
-            return "" if is_accepted else None
+            return ""
         request = TurnRequest(
             principal=schedule.principal,
             message=schedule.message,

@@ -19,7 +19,7 @@ from turnwire.server.errors import HttpError, body_too_large, http_error, intern
 from turnwire.server.forms import FORM_BYTES
 from turnwire.server.guard import Guard
 from turnwire.server.openapi import build_document
-from turnwire.server.pages import PageHead, is_guide, read_pages, send_guide, send_page
+from turnwire.server.pages import is_guide, read_pages, send_guide, send_page
 from turnwire.server.request import Request
 from turnwire.server.router import Access, AnyRoute, Json, OpenSocket, Route, Router
 from turnwire.server.services import Services
@@ -51,7 +51,7 @@ class TurnwireApp:
         origins = [origin for plugin in services.plugins.values() for origin in plugin.origins]
         self._guard = Guard(services.settings, origins)
         self._router = Router(self.routes)
-        self._pages = read_pages(PageHead(brand_of(services.settings), services.push is not None))
+        self._pages = read_pages(brand_of(services.settings), has_push=services.push is not None)
 
     @cached_property
     def document(self) -> Json:

@@ -156,9 +156,6 @@ class KeyRing:
             return None
         return key if key.expires_at is None or now_ms() < key.expires_at else None
 
-    def is_valid(self, key_id: str) -> bool:
-        return self.valid(key_id) is not None
-
 
 class Logins:
     """Login cookies: a browser exchanges its key for a cookie, so that no script needs to hold the key."""
@@ -292,9 +289,7 @@ class KeyRefusals:
 class Authenticator:
     """Finds the caller of a request. `control_token` is the operator's, and readable only in the data folder."""
 
-    def __init__(
-        self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins | None = None
-    ) -> None:
+    def __init__(self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins) -> None:
         self.refusals = KeyRefusals()
         self._keys = keys
         self._logins = logins
@@ -328,7 +323,7 @@ class Authenticator:
             key = self._keys.find(text)
             if key is not None:
                 return Caller(key.principal, key.scopes, key.id)
-        elif self._logins is not None and (key := self._logins.key_of(scope, headers)) is not None:
+        elif (key := self._logins.key_of(scope, headers)) is not None:
             return Caller(key.principal, key.scopes, key.id, is_logged_in=True)
         raise (WrongKeyError if text else HttpError)(
             401,

@@ -75,20 +75,12 @@ class PageFile(Struct, frozen=True):
         return self.is_hashed or scope["query_string"] == f"v={self.version}".encode("ascii")
 
 
-class PageHead(Struct, frozen=True):
-    """The changes that settings make in the head of every page."""
-
-    brand: Brand = Brand()
-    has_push: bool = False
-
-
 class Pages:
     """The files by their paths. Without built pages there are none, and the API works all the same."""
 
-    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile], head: PageHead) -> None:
+    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile]) -> None:
         self._pages = pages
         self._assets = assets
-        self._head = head
         self._built = lru_cache(maxsize=16)(self._build)
 
     def find(self, request: Request) -> PageFile | None:
@@ -128,13 +120,12 @@ class Pages:
             version = f"?v={asset.version}" if asset else ""
             return f'"{quote(root)}{_ASSETS}{asset_name}{version}"'.encode("ascii")
 
-        return _page_file(name, _ADDRESS.sub(address, _completed(self._pages[name], self._head)))
+        return _page_file(name, _ADDRESS.sub(address, self._pages[name]))
 
 
-def _completed(page: bytes, head: PageHead) -> bytes:
+def _completed(page: bytes, brand: Brand, *, has_push: bool) -> bytes:
     """Return a page with its brand, and with the script that offers notifications."""
-    brand = head.brand
-    if head.has_push:
+    if has_push:
         page = page.replace(b"</head>", _NOTIFY + b"</head>")
     if brand == Brand():
         return page
@@ -209,9 +200,8 @@ def _existing_guide_file(name: str) -> PageFile:
 
 
 @cache
-def read_pages(head: PageHead) -> Pages:
+def read_pages(brand: Brand, *, has_push: bool) -> Pages:
     """Return the built pages, as the settings change them."""
-    brand = head.brand
     assets = {path.name: path.read_bytes() for path in sorted((FOLDER / "assets").glob("*"))}
     if brand.colour is not None:
         assets["brand.css"] = brand.style().encode()
@@ -220,9 +210,8 @@ def read_pages(head: PageHead) -> Pages:
     if brand != Brand() and _MANIFEST in assets:
         assets[_MANIFEST] = brand.manifest(assets[_MANIFEST])
     return Pages(
-        {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.html"))},
+        {path.name: _completed(path.read_bytes(), brand, has_push=has_push) for path in FOLDER.glob("*.html")},
         {name: _page_file(name, body) for name, body in assets.items() if Path(name).suffix in MEDIA_TYPES},
-        head,
     )
 
 

@@ -1,7 +1,7 @@
 """The services that endpoints work with."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -49,12 +49,22 @@ class Lifecycle:
 
 
 class ChannelGateway(Protocol):
-    """The channels of the extensions that run in this process."""
+    """The channels of the extensions that run in this process, by their ids."""
+
+    @property
+    def channels(self) -> Container[str]: ...
 
     async def accept(
-        self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
-    ) -> bool:
-        """Start a turn for a channel's user, once for a message id. Return False if the channel runs elsewhere."""
+        self,
+        text: str,
+        user_id: str,
+        channel_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> object:
+        """Start a turn for a channel's user, once for a message id."""
         ...
 
 
@@ -76,7 +86,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """Where plugins keep files: the data folder, or one that is removed with a store in memory."""
     shared: "SharedDatabase | None" = None
     """The store's database for code that blocks, if other processes use it too."""
-    channels: ChannelGateway
+    channels: ChannelGateway | None = None
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
     """For requests that read from the store or start a turn: fewer than the database has connections."""
     searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32, rests=True))

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from turnwire.core.contracts.wires import Control, Wire
+from turnwire.server.auth import Caller
 
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -21,7 +22,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 _NO_SCOPE = nullcontext[asyncio.Timeout | None](None)
 
 
-class Connection:
+class StreamConnection:
     """The body of one response.
 
     `on_writable` is called when a blocked write has finished; `takes_heartbeat` tells whether the wire allows a
@@ -39,22 +40,20 @@ class Connection:
         "_writes_chunks",
         "age_ticks",
         "blocked_ticks",
+        "caller",
         "has_begun",
         "is_blocked",
         "is_finished",
-        "key_id",
         "on_writable",
-        "principal",
         "quiet_ticks",
         "route",
         "takes_heartbeat",
         "wire",
     )
 
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
+    def __init__(self, send: Send, wire: Wire, caller: Caller, route: str = "") -> None:
         self.wire = wire
-        self.principal = principal
-        self.key_id = key_id
+        self.caller = caller
         self.route = route
         self.has_begun = True
         """False while the response has no status yet, and so cannot be written to."""
@@ -64,7 +63,8 @@ class Connection:
         self.blocked_ticks = 0
         self.age_ticks = 0
         self.on_writable: Callable[[], None] | None = None
-        self.takes_heartbeat: Callable[[], bool] = _always
+        # On a wire that keeps state, some positions allow no heartbeat: its reader knows which.
+        self.takes_heartbeat: Callable[[], bool] = _never if wire.keeps_state else _always
         self._send = send
         self._cycle: Any = getattr(send, "__self__", None)
         # Middleware of a host application may wrap `send` in ways that need a task.
@@ -78,10 +78,10 @@ class Connection:
 
     def write(self, body: bytes, *, last: bool = False) -> None:
         """Send a piece of the body; nothing once the stream has ended. Must not be called while `is_blocked`."""
-        if self.is_finished:
+        if self.is_finished or not (body or last):
             return
         self.quiet_ticks = 0
-        if self._writes_chunks and body and not last and write_chunk(self._cycle, body):
+        if self._writes_chunks and not last and write_chunk(self._cycle, body):
             return
         sending = self._send({"type": "http.response.body", "body": body, "more_body": not last})
         if last:
@@ -177,20 +177,6 @@ class Connection:
         scope, self._scope = self._scope, None
         if scope is not None:  # Only once: a scope that expires cannot be rescheduled.
             scope.reschedule(asyncio.get_running_loop().time())
-
-
-class QuietConnection(Connection):
-    """The body of a wire that keeps state: some frames are empty, and some positions allow no heartbeat."""
-
-    __slots__ = ()
-
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
-        super().__init__(send, wire, principal, key_id, route)
-        self.takes_heartbeat = _never
-
-    def write(self, body: bytes, *, last: bool = False) -> None:
-        if body or last:
-            super().write(body, last=last)
 
 
 @cache

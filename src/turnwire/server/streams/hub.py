@@ -14,7 +14,7 @@ from turnwire.core.contracts.wires import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
 from turnwire.core.log.turns import TurnRecord
 from turnwire.server.auth import Caller
-from turnwire.server.streams.connection import Connection, QuietConnection, Send
+from turnwire.server.streams.connection import Send, StreamConnection
 from turnwire.server.streams.pump import TurnPump, TurnReader
 from turnwire.server.streams.resume import ResumePoint, Void
 from turnwire.server.streams.stored_log import EndedTurnReader, StateReader
@@ -28,17 +28,17 @@ Reader = TurnReader | EndedTurnReader
 class StreamHub:
     """The open streams of a process, and the pumps that write to them."""
 
-    def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
-        """`is_valid` returns True if the API key with this id is still valid."""
+    def __init__(self, store: StateReader, settings: Settings, valid_key: Callable[[str], object]) -> None:
+        """`valid_key` returns the API key with this id; None if it is not valid any more."""
         self._store = store
-        self._is_valid = is_valid
+        self._valid_key = valid_key
         self._max_open = settings.max_open_streams
         self.tick = min(1.0, settings.heartbeat / 3, settings.write_timeout / 3, settings.stream_lifetime / 3)
         self._heartbeat_ticks = round(settings.heartbeat / self.tick)
         self._write_ticks = round(settings.write_timeout / self.tick)
         self._lifetime_ticks = round(settings.stream_lifetime / self.tick)
         # In the order in which they were opened.
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[StreamConnection, None] = {}
         self._open_by: Counter[str] = Counter()
         self._pumps: dict[tuple[str, str, Void], TurnPump] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -85,25 +85,26 @@ class StreamHub:
         if not self._open_by[principal]:
             del self._open_by[principal]
 
-    def connect(self, send: Send, wire: Wire, caller: Caller, route: str, *, has_begun: bool = True) -> Connection:
-        kind = QuietConnection if wire.keeps_state else Connection
-        connection = kind(send, wire, caller.principal, caller.key_id, route)
+    def connect(
+        self, send: Send, wire: Wire, caller: Caller, route: str, *, has_begun: bool = True
+    ) -> StreamConnection:
+        connection = StreamConnection(send, wire, caller, route)
         connection.has_begun = has_begun
         self.register(connection)
         return connection
 
-    def register(self, connection: Connection) -> None:
+    def register(self, connection: StreamConnection) -> None:
         """Manage a connection until it is disconnected."""
         self.connections[connection] = None
-        self._open_by[connection.principal] += 1
+        self._open_by[connection.caller.principal] += 1
         if self._draining:
             connection.finish(_reconnect())
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: StreamConnection) -> None:
         self.connections.pop(connection, None)
-        self._release(connection.principal)
+        self._release(connection.caller.principal)
 
-    def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:
+    def attach(self, record: TurnRecord, point: ResumePoint, connection: StreamConnection) -> Reader | None:
         """Write a turn's log to the connection, from a resume point to its end.
 
         Returns the reader that writes, which the caller must close; None if the point is the end of the log.
@@ -146,7 +147,7 @@ class StreamHub:
     def close_key(self, key_id: str) -> None:
         """Break the streams of a revoked key."""
         for connection in tuple(self.connections):
-            if connection.key_id == key_id:
+            if connection.caller.key_id == key_id:
                 connection.abort()
 
     async def _tick_forever(self) -> None:
@@ -159,11 +160,12 @@ class StreamHub:
         for connection in tuple(self.connections):
             self._check(connection)
 
-    def _check(self, connection: Connection) -> None:
+    def _check(self, connection: StreamConnection) -> None:
         connection.age_ticks += 1
         if connection.is_finished and not connection.is_blocked:
             return
-        if connection.key_id is not None and not self._is_valid(connection.key_id):
+        key_id = connection.caller.key_id
+        if key_id is not None and self._valid_key(key_id) is None:
             connection.abort()
         elif connection.is_blocked:
             connection.blocked_ticks += 1

@@ -16,7 +16,7 @@ from turnwire.core.errors import RestartedError
 from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.core.log.follow import Follower
 from turnwire.core.log.turns import TurnRecord
-from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.connection import StreamConnection
 from turnwire.server.streams.resume import Void, settled_encoder
 from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 
@@ -200,7 +200,7 @@ class TurnReader:
 
     __slots__ = ("_catching_up", "connection", "position", "pump")
 
-    def __init__(self, pump: TurnPump, connection: Connection, after: int) -> None:
+    def __init__(self, pump: TurnPump, connection: StreamConnection, after: int) -> None:
         self.pump = pump
         self.connection = connection
         self.position = after

@@ -19,10 +19,11 @@ from turnwire.core.contracts.wires import Control, Encoder, Wire
 from turnwire.core.errors import TurnwireError
 from turnwire.core.log.turns import TurnRecord
 from turnwire.core.run.runner import TurnRunner
+from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.request import Request
 from turnwire.server.services import Services
-from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.connection import Receive, Send, StreamConnection
 from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.resume import ResumePoint
 
@@ -43,13 +44,13 @@ COME_BACK = 1012
 TOO_SLOW = 1013
 
 
-class Socket(Connection):
+class Socket(StreamConnection):
     """The connection of a socket. `wire` is for control frames and heartbeats; each turn has a reader of its own."""
 
     __slots__ = ("_closing", "_has_room", "_is_full", "_more", "_queue", "_readers", "queued_bytes")
 
-    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None, route: str = "") -> None:
-        super().__init__(send, wire, principal, key_id, route)
+    def __init__(self, send: Send, wire: Wire, caller: Caller, route: str) -> None:
+        super().__init__(send, wire, caller, route)
         self._queue: deque[str] = deque()
         self.queued_bytes = 0
         self._is_full = False
@@ -220,7 +221,7 @@ class SilentWire:
 # Turns on a socket
 
 
-class SocketReader(Connection):
+class SocketReader(StreamConnection):
     """The connection of one turn on a socket.
 
     `ended` is called when nothing more will come, with True if the turn has ended.
@@ -229,7 +230,7 @@ class SocketReader(Connection):
     __slots__ = ("_ended", "_socket", "_to_messages")
 
     def __init__(self, socket: Socket, wire: Wire, to_messages: ToMessages, ended: Callable[[bool], None]) -> None:
-        super().__init__(_cannot_send, wire, socket.principal, socket.key_id, socket.route)
+        super().__init__(_cannot_send, wire, socket.caller, socket.route)
         self._socket = socket
         self._to_messages = to_messages
         self._ended = ended
@@ -289,7 +290,7 @@ class SocketTurns:
     def slot(self) -> ExitStack:
         """Reserve a slot for one more turn, to be passed to `follow`. Raises TooManyStreamsError, ShuttingDownError."""
         with ExitStack() as stack:
-            stack.enter_context(self._hub.room(self._socket.principal))
+            stack.enter_context(self._hub.room(self._socket.caller.principal))
             return stack.pop_all()
 
     def turn_id(self, name: str) -> str | None:
@@ -368,7 +369,7 @@ class SocketHandler(ABC):
 
     async def run(self, receive: Receive, send: Send) -> None:
         settings, streams = self.services.settings, self.services.streams
-        self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id, self._route)
+        self.socket = socket = Socket(send, self._wire, self.caller, self._route)
         self.turns = SocketTurns(streams, self.services.runner, socket)
         limiter = RateLimiter(MAX_MESSAGES_PER_SECOND)
         streams.register(socket)

@@ -14,7 +14,7 @@ from turnwire.core.contracts.stores import LogReader, Store
 from turnwire.core.contracts.wires import Encoder, Gap
 from turnwire.core.errors import EventsGoneError, NotFoundError, RestartedError
 from turnwire.core.log.turns import TurnRecord, TurnState
-from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.connection import StreamConnection
 from turnwire.server.streams.resume import Void, encoder_at
 
 logger = logging.getLogger("turnwire.streams")
@@ -40,7 +40,7 @@ class StoredLogWriter:
         self,
         store: StateReader,
         turn_id: str,
-        connection: Connection,
+        connection: StreamConnection,
         after: int,
         void: Void = (),
         encoder: Encoder | None = None,
@@ -108,14 +108,16 @@ class EndedTurnReader:
 
     __slots__ = ("_task",)
 
-    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int, void: Void = ()) -> None:
+    def __init__(
+        self, store: StateReader, turn_id: str, connection: StreamConnection, after: int, void: Void = ()
+    ) -> None:
         writer = StoredLogWriter(store, turn_id, connection, after, void)
         self._task = asyncio.create_task(self._write_all(writer, turn_id, connection))
 
     def close(self) -> None:
         self._task.cancel()
 
-    async def _write_all(self, writer: StoredLogWriter, turn_id: str, connection: Connection) -> None:
+    async def _write_all(self, writer: StoredLogWriter, turn_id: str, connection: StreamConnection) -> None:
         try:
             while not connection.is_finished:
                 await writer.write_page()
@@ -129,7 +131,7 @@ async def stream_session(
     session_id: str,
     last: TurnRecord | None,
     position: int,
-    connection: Connection,
+    connection: StreamConnection,
     encoder_for: EncoderFor,
 ) -> None:
     """Write the rest of the `last` turn after a position, then every later turn, until the session is deleted."""
@@ -145,7 +147,7 @@ async def stream_session(
             while next_turn is None:
                 await has_changed.wait()
                 has_changed.clear()
-                await store.find_session(connection.principal, session_id)
+                await store.find_session(connection.caller.principal, session_id)
                 next_turn = await store.next_turn(session_id, turn.id if turn else None)
             turn, position = next_turn, 0
     except NotFoundError:
@@ -157,7 +159,9 @@ async def stream_session(
         unwatch()
 
 
-async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection, encoder: Encoder) -> None:
+async def _write_turn(
+    store: Store, turn_id: str, position: int, connection: StreamConnection, encoder: Encoder
+) -> None:
     writer = StoredLogWriter(store, turn_id, connection, position, encoder=encoder)
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())

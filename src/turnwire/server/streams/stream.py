@@ -17,7 +17,7 @@ from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
 from turnwire.server.request import Request, body_headers
 from turnwire.server.services import Services
-from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.connection import Receive, Send, StreamConnection
 from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.resume import START, ResumePoint, first_frame, void_of
 from turnwire.server.streams.stored_log import EncoderFor, StateReader, stream_session
@@ -41,11 +41,11 @@ class StreamSource:
     async def wait(self) -> None:
         """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
 
-    def attach(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: StreamConnection) -> Reader | None:
         """Return the reader that writes the content; None if `write` writes it."""
         return None
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         """Write the content, unless a reader writes it."""
 
 
@@ -119,7 +119,7 @@ class Stream:
             if turn_id is not None:
                 self._runner.presence.depart(turn_id, by_client=left)
 
-    async def _begin(self, connection: Connection, send: Send) -> None:
+    async def _begin(self, connection: StreamConnection, send: Send) -> None:
         source = self._source
         assert source is not None
         try:
@@ -158,28 +158,27 @@ class TurnSource(StreamSource):
         self._record = record
         self._point = point
 
-    def attach(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: StreamConnection) -> Reader | None:
         return self._hub.attach(self._record, self._point, connection)
 
 
 class FirstFrameSource(TurnSource):
     """One turn from its start, as soon as the wire has something to send; a turn that fails before is an error.
 
-    After `timeout` seconds the stream begins in any case.
+    After `TEXT_START_SECONDS` the stream begins in any case.
     """
 
     waits = True
 
-    def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire, timeout: float) -> None:
+    def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire) -> None:
         super().__init__(hub, record, START)
         self._store = store
         self._wire = wire
-        self._timeout = timeout
 
     async def wait(self) -> None:
         turn_id, first = self._record.id, None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(TEXT_START_SECONDS):
                 first = await first_frame(self._store, turn_id, self._wire)
         except TimeoutError:
             pass
@@ -206,7 +205,7 @@ class SessionSource(StreamSource):
         self._after = after
         self._encoder_for = encoder_for
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         connection.write(connection.wire.opening)
         last, after = self._last, self._after
         if after is None:
@@ -252,5 +251,5 @@ def stream_turn(
 
 def stream_from_first_frame(request: Request, services: Services, record: TurnRecord, wire: Wire) -> Stream:
     """Open a turn's stream from its start, as soon as the wire has something to send."""
-    source = FirstFrameSource(services.streams, services.store, record, wire, TEXT_START_SECONDS)
+    source = FirstFrameSource(services.streams, services.store, record, wire)
     return Stream(request, services, wire, source, event_headers(request, record, wire), record)

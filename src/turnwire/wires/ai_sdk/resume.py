@@ -16,7 +16,7 @@ from turnwire.core.errors import RestartedError, TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import DoneEvent
 from turnwire.core.log.follow import follow
-from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.connection import StreamConnection
 from turnwire.server.streams.resume import (
     PositionFinder,
     ResumePoint,
@@ -123,7 +123,7 @@ class AnswerSource(StreamSource):
         self._turn_id = turn_id
         self._void = void
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         encoder = settled_encoder(connection.wire, self._void)
         try:
             async with aclosing(follow(self._store, self._turn_id)) as batches:

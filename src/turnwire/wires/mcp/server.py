@@ -347,7 +347,7 @@ class McpService:
 
     def _check_key(self, call: _Call) -> None:
         """Raise HttpError 401 if the caller's key was revoked or has expired since the call began."""
-        if call.caller.key_id is not None and not self._services.keys.is_valid(call.caller.key_id):
+        if call.caller.key_id is not None and self._services.keys.valid(call.caller.key_id) is None:
             raise HttpError(401, "unauthorized", "the API key is no longer valid")
 
     async def _current_state(self, call: _Call, record: TurnRecord) -> TurnState:

@@ -20,7 +20,7 @@ from turnwire.server.messages import (
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
-from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.connection import StreamConnection
 from turnwire.server.streams.resume import is_in_log
 from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 from turnwire.server.streams.stream import (
@@ -307,7 +307,7 @@ class LogSource(StreamSource):
         # A log that cannot be read is an error, and never a shorter log.
         await self._store.read(self._record.id, 0, 1)
 
-    async def write(self, connection: Connection) -> None:
+    async def write(self, connection: StreamConnection) -> None:
         connection.takes_heartbeat = lambda: False
         writer = StoredLogWriter(self._store, self._record.id, connection, 0)
         while not connection.is_finished and writer.position < self._record.last_position:
