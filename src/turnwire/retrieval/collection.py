@@ -30,8 +30,8 @@ from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_model, judge_by_ranking, other_queries
 from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
 from turnwire.retrieval.sentences import Matcher
+from turnwire.retrieval.untrusted_text import framed
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.untrusted_text import framed
 
 ROUNDS = 3
 LIMIT = 8

@@ -211,8 +211,8 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
     Each vault has its own library below this folder, so that no answer comes from a vault that is no longer served.
     Raises ModelUnusableError.
     """
+    from turnwire.retrieval.notes import Vault, vault_tools
     from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, ExtractiveVaultAgent, VaultAgent, VaultNoteIndex
-    from turnwire.tools.vault import Vault, vault_tools
 
     root = vault.resolve()
     library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]

@@ -26,10 +26,10 @@ from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
 from turnwire.retrieval.index.library import Document, NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.notes import Vault
 from turnwire.retrieval.prompts import prompt_history
 from turnwire.retrieval.search import MAX_QUERY, map_index_errors
 from turnwire.retrieval.synthesis import removed_markers
-from turnwire.tools.vault import Vault
 
 VAULT_INSTRUCTIONS = """\
 You help the user with a vault of Markdown notes, through the tools you have. Answer from the notes: search with short
