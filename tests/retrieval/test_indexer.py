@@ -27,8 +27,8 @@ from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import VectorIndex
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
 
@@ -76,7 +76,7 @@ def own(tmp_path: Path) -> Path:
 async def open_indexer(
     path: Path, *roots: Path, own: tuple[Path, ...] = (), meaning: Toy | None = None, watch: bool = False, **limits: Any
 ) -> AsyncIterator[DocumentIndexer]:
-    library = Library(path)
+    library = SqliteLibrary(path)
     vectors = None if meaning is None else VectorIndex(library, meaning)
     indexer = DocumentIndexer(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
     await indexer.open()
@@ -412,14 +412,14 @@ async def test_indexer_goes_on_after_a_failure_of_the_database(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
     monkeypatch.setattr(indexer_module, "_RETRY_SECONDS", 0.01)
-    works, failures = getattr(Library, method), [error, error]
+    works, failures = getattr(SqliteLibrary, method), [error, error]
 
     def fail_twice(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return works(*args)
 
-    monkeypatch.setattr(Library, method, fail_twice)
+    monkeypatch.setattr(SqliteLibrary, method, fail_twice)
     async with open_indexer(path, docs, meaning=Toy()) as indexer:
         await until(lambda: indexer.embedded == (3, 3))
         assert failures == []

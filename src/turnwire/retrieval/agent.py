@@ -15,7 +15,7 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.collection import LIMIT, AgentLoop, EvidenceCollector, collect_evidence, match_question
-from turnwire.retrieval.index.contract import DocumentLibrary
+from turnwire.retrieval.index.library import DocumentLibrary
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import words
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY

@@ -11,7 +11,7 @@ from turnwire.cli.options import Data, Database, SettingOption, fail, load_setti
 
 if TYPE_CHECKING:
     from turnwire.retrieval.comparisons import ComparisonRun
-    from turnwire.retrieval.index.contract import DocumentLibrary
+    from turnwire.retrieval.index.library import DocumentLibrary
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
     from turnwire.testing.evaluation import TurnFigures

@@ -25,8 +25,7 @@ from turnwire.core.people.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Document, NewDocument, digest_of
+from turnwire.retrieval.index.library import Document, DocumentLibrary, NewDocument, digest_of
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 
 logger = logging.getLogger("turnwire.retrieval")

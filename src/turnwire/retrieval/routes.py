@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import time_text
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Document, Passage
+from turnwire.retrieval.index.library import Document, DocumentLibrary, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
 from turnwire.retrieval.service import DocumentService
 from turnwire.retrieval.settings import DocumentSettings

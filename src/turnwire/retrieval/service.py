@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     # These take a while to load, and a server of another agent does not need them.
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding import Embedder
-    from turnwire.retrieval.index.contract import DocumentLibrary
-    from turnwire.retrieval.index.library import Document, Passage
+    from turnwire.retrieval.index.library import Document, DocumentLibrary, Passage
     from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.stores.postgres.shared_database import SharedDatabase
 
@@ -177,9 +176,9 @@ def build_library(folder: Path, shared: "SharedDatabase | None") -> "DocumentLib
         from turnwire.retrieval.index.postgres import PostgresLibrary
 
         return PostgresLibrary(shared)
-    from turnwire.retrieval.index.library import Library
+    from turnwire.retrieval.index.sqlite import SqliteLibrary
 
-    return Library(folder / LIBRARY_FILE)
+    return SqliteLibrary(folder / LIBRARY_FILE)
 
 
 def build_retrieval(

@@ -14,8 +14,7 @@ from msgspec import structs
 
 from turnwire.core.errors import EmbedderError
 from turnwire.retrieval.embedding import Embedder
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Passage
+from turnwire.retrieval.index.library import DocumentLibrary, Passage
 
 if TYPE_CHECKING:
     from turnwire.retrieval.embedding import Vector
