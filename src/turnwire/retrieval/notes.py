@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from turnwire.core.errors import ToolError
 from turnwire.core.log.codec import clean_text
-from turnwire.retrieval.untrusted_text import framed
+from turnwire.retrieval.prompts import framed
 from turnwire.tools.declaration import Tool, tool
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -48,11 +48,8 @@ def _indexer(services: Services) -> DocumentIndexer:
 @_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", query=DocumentsQuery)
 async def list_documents(request: Request, services: Services) -> Json:
     indexer, query, owner = _indexer(services), request.parse_query(DocumentsQuery), request.caller.principal
-    if query.after is not None:
-        # Another principal's document must not be usable as a cursor either.
-        await asyncio.to_thread(indexer.library.document, query.after, owner=owner)
-    documents = await asyncio.to_thread(
-        indexer.library.documents, owner=owner, search=query.search, after=query.after, limit=query.limit + 1
+    documents = await services.of(DocumentService).list_documents(
+        owner=owner, search=query.search, after=query.after, limit=query.limit + 1
     )
     page = documents[: query.limit]
     done, total = indexer.embedded

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import clean_text
@@ -46,20 +46,15 @@ class Document(Struct, frozen=True, kw_only=True):
     root: str | None = None
 
 
-class Passage(Struct, frozen=True, kw_only=True):
-    """A piece of a document, its text from `start` to `end`; `score` is that of the search that found it."""
+class Passage(Chunk, frozen=True, kw_only=True):
+    """A chunk of an indexed document. `text` is without the white space after it, except among all of a document's
+    passages. `score` is that of the search that found it.
+    """
 
     id: int
     document_id: str
     ordinal: int
     title: str
-    text: str
-    start: int
-    end: int
-    line_start: int
-    line_end: int
-    headings: tuple[str, ...] = ()
-    page: int | None = None
     score: float = 0.0
 
     @property
@@ -86,7 +81,7 @@ class NewDocument:
         root: str | None = None,
         owner: str | None = None,
     ) -> None:
-        self.chunks: list[Chunk] = split_document(parsed)
+        self.chunks: Sequence[Chunk] = split_document(parsed)
         digest = digest_of(content)
         self.record = Document(
             id=document_id(root, name) if owner is None else document_id(owner, digest + name),
@@ -108,27 +103,18 @@ class NewDocument:
         """Return a document of another library, with its whole passages, to be inserted as it is."""
         document = cls.__new__(cls)
         document.record = record
-        document.chunks = [
-            Chunk(each.text, each.start, each.end, each.line_start, each.line_end, each.headings, each.page)
-            for each in passages
-        ]
+        document.chunks = passages
         return document
 
     def passages(self) -> list[Passage]:
         """Return the passages as a search returns them, but without the ids that the index gives them."""
         return [
             Passage(
+                **structs.asdict(structs.replace(chunk, text=chunk.text[: chunk.end - chunk.start])),
                 id=0,
                 document_id=self.record.id,
                 ordinal=ordinal,
                 title=self.record.title,
-                text=chunk.text[: chunk.end - chunk.start],
-                start=chunk.start,
-                end=chunk.end,
-                line_start=chunk.line_start,
-                line_end=chunk.line_end,
-                headings=chunk.headings,
-                page=chunk.page,
             )
             for ordinal, chunk in enumerate(self.chunks)
         ]
