@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from turnwire.retrieval.documents.files import find_files
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import NewDocument
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.index.terms import TOKENIZER, content_terms, match_query
 from turnwire.retrieval.indexer import sync_root
 
@@ -70,9 +71,9 @@ def bare_table() -> Iterator[BareTable]:
 
 
 @contextmanager
-def opened_library() -> Iterator[Library]:
+def opened_library() -> Iterator[SqliteLibrary]:
     with TemporaryDirectory(prefix="bench-") as folder:
-        library = Library(Path(folder, "documents.db"))
+        library = SqliteLibrary(Path(folder, "documents.db"))
         library.open()
         try:
             yield library
@@ -80,7 +81,7 @@ def opened_library() -> Iterator[Library]:
             library.close()
 
 
-def read_folder(library: Library, folder: Path) -> int:
+def read_folder(library: SqliteLibrary, folder: Path) -> int:
     """Index a folder and return the number of new passages."""
     return sync_root(library, folder, max_bytes=MAX_BYTES).passages
 
@@ -94,7 +95,7 @@ def cut_documents(folder: Path) -> list[NewDocument]:
     ]
 
 
-def word_rows(library: Library) -> list[Row]:
+def word_rows(library: SqliteLibrary) -> list[Row]:
     """Return the rows of a library's own FTS5 table."""
     with library.file.reading() as database:
         return database.execute("SELECT heading, body FROM words ORDER BY rowid").fetchall()

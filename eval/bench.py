@@ -15,10 +15,10 @@ from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, paragraphs, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import DocumentLibrary, NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.synthesis import stream_synthesis
 from turnwire.stores.postgres.shared_database import SharedDatabase
 
@@ -60,7 +60,7 @@ async def shelf(
 def opened_library(database_url: str | None) -> Iterator[DocumentLibrary]:
     if database_url is None:
         with tempfile.TemporaryDirectory() as folder:
-            library = Library(Path(folder, "documents.db"))
+            library = SqliteLibrary(Path(folder, "documents.db"))
             library.open()
             try:
                 yield library

@@ -11,7 +11,7 @@ from bench.indexes import LIMIT, BareTable, as_match, bare_table, opened_library
 from bench.plan import P50, P95, P99, Plan, record
 from bench.processes import SERVER_CORE, BenchError
 from bench.results import Column, Sample, Table, quantiles
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 
 
 def search(plan: Plan) -> Table:
@@ -32,7 +32,7 @@ def search(plan: Plan) -> Table:
     return table
 
 
-def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) -> None:
+def ask_in_turns(table: Table, plan: Plan, library: SqliteLibrary, bare: BareTable) -> None:
     texts = questions(plan.scale.searches)
     matches = [as_match(question) for question in texts]
     check(library, bare, texts, matches)
@@ -58,7 +58,7 @@ def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) ->
             record(table, case, name, latencies(times[name]) | cpu | steadiness)
 
 
-def check(library: Library, bare: BareTable, texts: Sequence[str], matches: Sequence[str]) -> None:
+def check(library: SqliteLibrary, bare: BareTable, texts: Sequence[str], matches: Sequence[str]) -> None:
     """Check that both find passages with the same scores, which also warms their caches."""
     for question, match in zip(texts, matches, strict=True):
         ours = [round(passage.score, 6) for passage in library.search(question, limit=LIMIT)]

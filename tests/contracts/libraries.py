@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.postgres_server import shared_databases
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.library import DocumentLibrary
 from turnwire.retrieval.index.postgres import PostgresLibrary
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.stores.postgres.shared_database import SharedDatabase
 
 
@@ -23,10 +23,10 @@ class LibraryBackend:
 class SqliteLibraries(LibraryBackend):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._opened: list[Library] = []
+        self._opened: list[SqliteLibrary] = []
 
     def open(self) -> DocumentLibrary:
-        library = Library(self._folder / "documents.db")
+        library = SqliteLibrary(self._folder / "documents.db")
         library.open()
         self._opened.append(library)
         return library

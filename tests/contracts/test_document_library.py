@@ -8,8 +8,7 @@ from tests.contracts.libraries import another_process, check, libraries, library
 from tests.retrieval.paper import ROOT, note, pdf
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import NewDocument
+from turnwire.retrieval.index.library import DocumentLibrary, NewDocument
 
 __all__ = ["another_process", "libraries", "library"]
 

@@ -12,7 +12,7 @@ from turnwire.core.contracts.stores import Store, UnfinishedFilter
 from turnwire.core.errors import AgentNotFoundError, StoreAwayError
 from turnwire.core.ids import new_id
 from turnwire.core.run.runner import TurnRequest, TurnRunner
-from turnwire.scheduler.schedule import Schedule, ScheduleError
+from turnwire.scheduler.schedule import Schedule, ScheduleError, annotation_of
 from turnwire.scheduler.scheduler import CONFIGURED, MAX_SCHEDULES, Scheduler
 
 START = 1_800_000_000_000
@@ -251,7 +251,7 @@ async def test_schedules_belong_to_their_principal_and_are_limited(store: Store,
     assert await service.list("bob") == []
     assert await service.find("bob", added[0].id) is None
     for _ in range(MAX_SCHEDULES - 3):
-        await store.annotate(schedule(id=new_id()).annotation())
+        await store.annotate(annotation_of(schedule(id=new_id())))
     with pytest.raises(ScheduleError, match="you have 100 schedules"):
         await service.add(schedule())
 
@@ -261,7 +261,7 @@ async def test_schedule_that_is_over_makes_room_for_another(store: Store, clock:
     over = await service.add(schedule(at=START))
     await service.start_due()
     for _ in range(MAX_SCHEDULES - 1):
-        await store.annotate(schedule(id=new_id()).annotation())
+        await store.annotate(annotation_of(schedule(id=new_id())))
     await service.add(schedule(at=START + MINUTE))
     assert await service.find("ann", over.id) is None
     assert await service.last_run(over) is None

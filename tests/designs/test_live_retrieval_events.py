@@ -12,8 +12,8 @@ from tests.serving import Puppet, error_of, saying, within
 from turnwire import AgentError
 from turnwire.core.log.events import Event, ReviewEvent, SearchEvent
 from turnwire.retrieval.collection import collect_evidence
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 
 
 def test_collect_evidence_takes_an_optional_async_event_sink() -> None:
@@ -36,7 +36,7 @@ async def test_events_go_to_the_collector_and_to_the_sink(searcher: Searcher) ->
     assert {SearchEvent, ReviewEvent} <= {type(event) for event in live}
 
 
-async def test_event_reaches_the_sink_while_the_search_runs(library: Library) -> None:
+async def test_event_reaches_the_sink_while_the_search_runs(library: SqliteLibrary) -> None:
     """Context: steps appear while retrieval is still running."""
     searcher, live = HeldSearcher(library), asyncio.Queue[Event]()
     collecting = asyncio.create_task(collect_evidence(GREEN, searcher, event_sink=live.put))

@@ -9,10 +9,10 @@ import pytest
 from tests.process.server_process import CommandResult, run
 from tests.retrieval.shelf import GREEN, KEY, SHELF, judges, searches
 from tests.scripted_model import Request, fails, says, scripted_model
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.comparisons import COMPARISONS_FILE, KeptComparison, keep, read_runs
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.indexer import sync_root
 from turnwire.retrieval.service import LIBRARY_FILE
-from turnwire.testing.comparisons import COMPARISONS_FILE, KeptComparison, keep, read_runs
 from turnwire.testing.evaluation import TurnFigures
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
@@ -29,7 +29,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shelf.mkdir()
     for name, text in SHELF.items():
         (shelf / name).write_text(text)
-    library = Library(tmp_path / "data" / LIBRARY_FILE)
+    library = SqliteLibrary(tmp_path / "data" / LIBRARY_FILE)
     library.open()
     sync_root(library, shelf, max_bytes=10_000)
     library.close()

@@ -10,7 +10,7 @@ import pytest
 from tests.process.server_process import ServerProcess, served
 from tests.retrieval.shelf import GREEN, SHELF
 from tests.serving import PATIENCE, within
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.service import LIBRARY_FILE
 
 MANY = 3_000
@@ -83,7 +83,7 @@ async def test_server_that_is_indexing_stops_in_time(tmp_path: Path) -> None:
         assert server.process.returncode in (0, -signal.SIGTERM)
         assert await within(server.errors) == b""
     # Indexing stopped early, and the library is sound.
-    library = Library(data / LIBRARY_FILE)
+    library = SqliteLibrary(data / LIBRARY_FILE)
     library.open()
     documents, passages = library.count()
     library.close()

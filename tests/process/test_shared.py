@@ -19,8 +19,9 @@ from turnwire.channels.telegram.records import Records
 from turnwire.extensions.delivery import DeliveryRecords
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.service import LIBRARY_FILE
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.postgres.shared_database import SharedDatabase
@@ -123,7 +124,7 @@ async def test_commands_read_the_database_of_the_servers(documents: Pair, tmp_pa
 
 async def test_move_takes_uploads_and_records_of_channels_along(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    library = Library(data / LIBRARY_FILE)
+    library = SqliteLibrary(data / LIBRARY_FILE)
     await asyncio.to_thread(library.open)
     content = TREASURE.encode()
     uploaded = NewDocument("diary.md", "markdown", content, parse("diary.md", content), owner="local")

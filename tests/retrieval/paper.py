@@ -12,7 +12,8 @@ from docx import Document as WordDocument
 
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import NewDocument
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 
 ROOT = "/documents"
 
@@ -99,8 +100,8 @@ def note(text: str, name: str = "note.md", *, root: str | None = ROOT, owner: st
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Library]:
-    library = Library(path)
+def opened(path: Path) -> Iterator[SqliteLibrary]:
+    library = SqliteLibrary(path)
     library.open()
     try:
         yield library
@@ -108,7 +109,7 @@ def opened(path: Path) -> Iterator[Library]:
         library.close()
 
 
-def rows(library: Library, query: str, *values: object) -> list[tuple[object, ...]]:
+def rows(library: SqliteLibrary, query: str, *values: object) -> list[tuple[object, ...]]:
     """Return the rows of a query on the database file."""
     with library.file.reading() as database:
         return database.execute(query, values).fetchall()

@@ -18,8 +18,9 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, RetrievalResult
-from turnwire.retrieval.index.library import Library, NewDocument, Passage
+from turnwire.retrieval.index.library import NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.synthesis import stream_synthesis
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
@@ -70,7 +71,7 @@ MakeModel = Callable[..., OpenAIModel]
 # The library
 
 
-def put(library: Library, name: str, text: str, owner: str | None = None) -> str:
+def put(library: SqliteLibrary, name: str, text: str, owner: str | None = None) -> str:
     """Put a document into the library and return its id."""
     content = text.encode()
     document = NewDocument(name, "markdown", content, parse(name, content), owner=owner)
@@ -78,13 +79,13 @@ def put(library: Library, name: str, text: str, owner: str | None = None) -> str
     return document.record.id
 
 
-def text_of(library: Library, document_id: str) -> str:
+def text_of(library: SqliteLibrary, document_id: str) -> str:
     return "".join(passage.text for passage in library.document_passages(document_id))
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    shelf = Library(tmp_path / "shelf.db")
+def library(tmp_path: Path) -> Iterator[SqliteLibrary]:
+    shelf = SqliteLibrary(tmp_path / "shelf.db")
     shelf.open()
     for name, text in SHELF.items():
         put(shelf, name, text)
@@ -93,14 +94,14 @@ def library(tmp_path: Path) -> Iterator[Library]:
 
 
 @pytest.fixture
-def searcher(library: Library) -> Searcher:
+def searcher(library: SqliteLibrary) -> Searcher:
     return Searcher(library)
 
 
 class HeldSearcher(Searcher):
     """Searcher that blocks until `go_on` is set; `queries` are its queries, `running` the number of unfinished ones."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: SqliteLibrary) -> None:
         super().__init__(library)
         self.queries: list[str] = []
         self.running = 0
@@ -269,7 +270,7 @@ async def synthesise(result: RetrievalResult, **how: Any) -> Written:
     return await write(stream_synthesis(result, **how))
 
 
-def assert_exact(library: Library, citations: Sequence[CitationEvent]) -> None:
+def assert_exact(library: SqliteLibrary, citations: Sequence[CitationEvent]) -> None:
     """Assert that every quote matches its range in the document."""
     for item in citations:
         text = text_of(library, item.document_id)

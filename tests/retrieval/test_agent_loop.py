@@ -50,8 +50,8 @@ from turnwire.core.log.events import (
 from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
 
 TOOLS = ["search_documents", "read_passage", "list_documents"]
@@ -114,7 +114,7 @@ async def test_parallel_searches_share_numbers(
 
 
 async def test_parallel_search_calls_run_in_parallel(
-    library: Library, model: OpenAIModel, model_server: ScriptedModel
+    library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea", "ferry"), READY, judges())
     searcher = HeldSearcher(library)
@@ -145,7 +145,7 @@ async def test_numbers_are_stable_between_calls(
 
 
 async def test_limit_of_the_model_is_clamped(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     for number in range(30):
         put(library, f"cup{number}.md", f"# Cup {number}\n\nA cup of tea, number {number}.")
@@ -208,7 +208,7 @@ async def test_read_passage_returns_the_neighbours(
 
 
 async def test_list_documents_returns_visible_documents_only(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     put(library, "diary.md", "# Diary of Bob\n\nDear diary, it rains.", owner="bob")
     put(library, "notes.md", "# Notes of Ann\n\nBuy tea.", owner="ann")
@@ -224,7 +224,7 @@ async def test_list_documents_returns_visible_documents_only(
 
 
 async def test_read_passage_skips_a_removed_passage(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     def read(request: Any) -> Answer:
         library.remove([document_id])
@@ -237,11 +237,11 @@ async def test_read_passage_skips_a_removed_passage(
 
 
 async def test_tool_with_unreadable_library_ends_the_search(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     def listing(request: Any) -> Answer:
         with library.file.writing() as database:
-            database.execute("ALTER TABLE documents RENAME TO papers")
+            database.execute("ALTER TABLE document RENAME TO papers")
         return calls(("list_documents", {}))
 
     model_server.plan(listing)
@@ -439,7 +439,7 @@ async def test_cancelled_search_closes_the_connection(
 
 
 async def test_cancelled_search_ends_running_tools(
-    library: Library, model: OpenAIModel, model_server: ScriptedModel
+    library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea", "ferry"))
     searcher = HeldSearcher(library)

@@ -14,13 +14,13 @@ from turnwire.core.log.events import Event, ReviewEvent, SearchEvent, StatusEven
 from turnwire.core.log.turns import Message
 from turnwire.retrieval.collection import ROUNDS, collect_evidence
 from turnwire.retrieval.evidence import EvidenceBook
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 
 # Events
 
 
-async def test_search_event_is_emitted_before_the_results(library: Library) -> None:
+async def test_search_event_is_emitted_before_the_results(library: SqliteLibrary) -> None:
     searcher, reported = HeldSearcher(library), asyncio.Queue[Event]()
     asking = asyncio.create_task(collect_evidence(GREEN, searcher, event_sink=reported.put))
     await within(searcher.begun.wait())
@@ -33,7 +33,7 @@ async def test_search_event_is_emitted_before_the_results(library: Library) -> N
     await within(asking)
 
 
-async def test_search_waits_for_the_event_sink(library: Library) -> None:
+async def test_search_waits_for_the_event_sink(library: SqliteLibrary) -> None:
     searcher, gates, seen = HeldSearcher(library), [Gate(), Gate(), Gate()], list[Event]()
     searcher.go_on.set()
 
@@ -75,7 +75,7 @@ async def test_evidence_is_collected_without_a_sink(searcher: Searcher) -> None:
     assert (await within(collect_evidence(GREEN, searcher))).sufficient
 
 
-async def test_failed_search_is_emitted_and_raises_chat_failed(library: Library) -> None:
+async def test_failed_search_is_emitted_and_raises_chat_failed(library: SqliteLibrary) -> None:
     class Broken(Searcher):
         async def search(self, query: str, *, owner: str | None, limit: int) -> list[object]:
             raise sqlite3.OperationalError("disk I/O error at /home/ann/secret")
@@ -88,7 +88,7 @@ async def test_failed_search_is_emitted_and_raises_chat_failed(library: Library)
     assert [event.phase for event in of(SearchEvent, reported)] == ["started", "failed"]
 
 
-async def test_unreadable_library_raises_chat_failed(library: Library, searcher: Searcher) -> None:
+async def test_unreadable_library_raises_chat_failed(library: SqliteLibrary, searcher: Searcher) -> None:
     with library.file.writing() as database:
         database.execute("DROP TABLE words")
     with pytest.raises(AgentError) as caught:
@@ -123,7 +123,7 @@ async def test_evidence_and_citations_correspond(searcher: Searcher) -> None:
     assert "eighty degrees" in (best.supporting_quote or "")
 
 
-def test_passage_found_by_several_searches_comes_first(library: Library) -> None:
+def test_passage_found_by_several_searches_comes_first(library: SqliteLibrary) -> None:
     book = EvidenceBook()
     tea, ferry = library.search("green tea", limit=3), library.search("ferry harbour", limit=3)
     numbers = [item.index for item in book.add([*tea, *ferry], "one")]
@@ -141,14 +141,14 @@ def test_passage_found_by_several_searches_comes_first(library: Library) -> None
 
 
 @pytest.mark.parametrize("owner", ["ann", None])
-async def test_documents_of_others_are_not_found(library: Library, searcher: Searcher, owner: str | None) -> None:
+async def test_documents_of_others_are_not_found(library: SqliteLibrary, searcher: Searcher, owner: str | None) -> None:
     put(library, "diary.md", "# Diary\n\nGreen tea is brewed with melted snow, which is my secret.", owner="bob")
     found = await collect(GREEN, searcher, owner=owner)
     assert "Diary" not in {hit.title for hits in found.hits for hit in hits}
     assert "Diary" not in {item.passage.title for item in found.result.evidence}
 
 
-async def test_owner_finds_own_and_shared_documents(library: Library, searcher: Searcher) -> None:
+async def test_owner_finds_own_and_shared_documents(library: SqliteLibrary, searcher: Searcher) -> None:
     put(library, "diary.md", "# Diary\n\nGreen tea is brewed with melted snow, which is my secret.", owner="bob")
     found = await collect(GREEN, searcher, owner="bob")
     assert {"Diary", "Tea"} <= {item.passage.title for item in found.result.evidence}
@@ -195,7 +195,7 @@ async def test_further_rounds_search_missing_terms_up_to_three(searcher: Searche
     assert steps == expected
 
 
-async def test_second_round_finds_further_evidence(library: Library, searcher: Searcher) -> None:
+async def test_second_round_finds_further_evidence(library: SqliteLibrary, searcher: Searcher) -> None:
     """Eight passages about one word of the question hide the one about its rarer words."""
     for number in range(12):
         put(library, f"song{number}.md", f"# Song {number}\n\nThe whale sings and the whale swims and sings.")

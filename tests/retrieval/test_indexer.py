@@ -27,9 +27,10 @@ from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import VectorIndex
-from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
+from turnwire.retrieval.index.sqlite import SqliteLibrary
+from turnwire.retrieval.indexer import DocumentIndexer
+from turnwire.retrieval.settings import DocumentSettings
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +77,9 @@ def own(tmp_path: Path) -> Path:
 async def open_indexer(
     path: Path, *roots: Path, own: tuple[Path, ...] = (), meaning: Toy | None = None, watch: bool = False, **limits: Any
 ) -> AsyncIterator[DocumentIndexer]:
-    library = Library(path)
+    library = SqliteLibrary(path)
     vectors = None if meaning is None else VectorIndex(library, meaning)
-    indexer = DocumentIndexer(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
+    indexer = DocumentIndexer(library, roots, own, settings=DocumentSettings(**limits), meaning=vectors, watch=watch)
     await indexer.open()
     try:
         yield indexer
@@ -280,7 +281,7 @@ async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     ],
 )
 async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str, content: bytes, why: str) -> None:
-    async with open_indexer(path, max_documents=1) as indexer:
+    async with open_indexer(path, max_uploads=1) as indexer:
         with pytest.raises(UnreadableDocumentError, match=why):
             await within(indexer.add(name, content, "anna"))
         # A refused upload does not count.
@@ -289,7 +290,7 @@ async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str,
 
 @pytest.mark.process
 async def test_slow_upload_is_refused(path: Path) -> None:
-    async with open_indexer(path, seconds=0.001) as indexer:
+    async with open_indexer(path, timeout=0.001) as indexer:
         with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
             await within(indexer.add("tea.md", b"Tea", "anna"))
 
@@ -299,7 +300,7 @@ async def test_parallel_uploads_keep_the_limit(path: Path, monkeypatch: pytest.M
         return await asyncio.to_thread(parse, name, content)
 
     monkeypatch.setattr(indexer_module, "parse_in_sandbox", parse_here)
-    async with open_indexer(path, max_documents=3) as indexer:
+    async with open_indexer(path, max_uploads=3) as indexer:
         adding = [indexer.add(f"{number}.md", b"Tea", "anna") for number in range(10)]
         answers = await within(asyncio.gather(*adding, return_exceptions=True))
         refused = [answer for answer in answers if isinstance(answer, TooManyDocumentsError)]
@@ -412,14 +413,14 @@ async def test_indexer_goes_on_after_a_failure_of_the_database(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
     monkeypatch.setattr(indexer_module, "_RETRY_SECONDS", 0.01)
-    works, failures = getattr(Library, method), [error, error]
+    works, failures = getattr(SqliteLibrary, method), [error, error]
 
     def fail_twice(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return works(*args)
 
-    monkeypatch.setattr(Library, method, fail_twice)
+    monkeypatch.setattr(SqliteLibrary, method, fail_twice)
     async with open_indexer(path, docs, meaning=Toy()) as indexer:
         await until(lambda: indexer.embedded == (3, 3))
         assert failures == []

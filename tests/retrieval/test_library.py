@@ -16,55 +16,53 @@ import pytest
 from tests.retrieval.paper import note, opened, rows
 from tests.serving import PATIENCE
 from turnwire.core.errors import StoreUnusableError
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 
 LONG = "\n\n".join(f"# Part {part}\n\n{f'Sentence {part} about oolong. ' * 60}" for part in range(4))
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
+def library(tmp_path: Path) -> Iterator[SqliteLibrary]:
     with opened(tmp_path / "documents.db") as library:
         yield library
 
 
-def names(library: Library, query: str, owner: str | None = None, limit: int = 10) -> list[str]:
+def names(library: SqliteLibrary, query: str, owner: str | None = None, limit: int = 10) -> list[str]:
     found = library.search(query, owner=owner, limit=limit)
     return [library.document(passage.document_id, owner=owner).name for passage in found]
 
 
-def check(library: Library) -> None:
+def check(library: SqliteLibrary) -> None:
     """Assert that every table has the same passages."""
-    passages = rows(library, "SELECT id FROM passages ORDER BY id")
+    passages = rows(library, "SELECT id FROM passage ORDER BY id")
     assert rows(library, "SELECT rowid FROM words ORDER BY rowid") == passages
-    assert rows(library, "SELECT count(*) FROM vectors WHERE passage_id NOT IN (SELECT id FROM passages)") == [(0,)]
-    assert rows(library, "SELECT count(*) FROM passages WHERE document_id NOT IN (SELECT id FROM documents)") == [(0,)]
-    counted = "(SELECT count(*) FROM passages p WHERE p.document_id = d.id)"
-    assert rows(library, f"SELECT id FROM documents d WHERE passages != {counted}") == []
+    assert rows(library, "PRAGMA foreign_key_check") == []
+    counted = "(SELECT count(*) FROM passage p WHERE p.document_id = d.id)"
+    assert rows(library, f"SELECT id FROM document d WHERE passages != {counted}") == []
     with library.file.writing() as database:
         database.execute("INSERT INTO words(words) VALUES ('integrity-check')")
 
 
-def test_removed_document_leaves_no_rows(library: Library) -> None:
+def test_removed_document_leaves_no_rows(library: SqliteLibrary) -> None:
     library.put([note(LONG, "a.md"), note("Oolong too", "b.md")])
     with library.file.writing() as database:
-        database.execute("INSERT INTO vectors SELECT id, 'toy', x'00000000' FROM passages")
+        database.execute("INSERT INTO passage_vector SELECT id, 'toy', x'00000000' FROM passage")
     (first, second) = library.documents()
     library.remove([first.id, "nothing"])
     assert [passage.document_id for passage in library.search("oolong")] == [second.id]
-    assert rows(library, "SELECT count(*) FROM vectors") == [(1,)]
+    assert rows(library, "SELECT count(*) FROM passage_vector") == [(1,)]
     check(library)
     library.remove([second.id])
-    for table in ("documents", "passages", "words", "vectors"):
+    for table in ("document", "passage", "words", "passage_vector"):
         assert rows(library, f"SELECT count(*) FROM {table}") == [(0,)]
     # No row of the full-text index is left either.
     assert rows(library, "SELECT count(*) FROM words WHERE words MATCH 'oolong'") == [(0,)]
 
 
-def test_failed_commit_does_not_block_the_next(library: Library) -> None:
+def test_failed_commit_does_not_block_the_next(library: SqliteLibrary) -> None:
     with library.file.writing() as database:
         database.execute("CREATE TABLE parents(id INTEGER PRIMARY KEY)")
         database.execute("CREATE TABLE children(id REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
-    library.file._writer.execute("PRAGMA foreign_keys = ON")
     # As on a full disk, where only the commit fails.
     with pytest.raises(sqlite3.IntegrityError), library.file.writing() as database:
         database.execute("INSERT INTO children VALUES (1)")
@@ -72,7 +70,7 @@ def test_failed_commit_does_not_block_the_next(library: Library) -> None:
     assert names(library, "tea") == ["a.md"]
 
 
-def test_error_after_an_automatic_rollback_is_raised(library: Library) -> None:
+def test_error_after_an_automatic_rollback_is_raised(library: SqliteLibrary) -> None:
     # As SQLite does on a full disk before it raises.
     with pytest.raises(ZeroDivisionError), library.file.writing() as database:
         database.execute("ROLLBACK").fetchall().append(1 / 0)
@@ -82,7 +80,7 @@ def test_error_after_an_automatic_rollback_is_raised(library: Library) -> None:
 # Concurrency
 
 
-def test_reader_sees_a_whole_document_or_none(library: Library) -> None:
+def test_reader_sees_a_whole_document_or_none(library: SqliteLibrary) -> None:
     expected = {len(note(LONG, "a.md").chunks), 1}
     library.put([note(LONG, "a.md")])
     over = threading.Event()
@@ -92,8 +90,8 @@ def test_reader_sees_a_whole_document_or_none(library: Library) -> None:
         while not over.is_set():
             with library.file.reading() as database:
                 database.execute("BEGIN")
-                (count,) = database.execute("SELECT count(*) FROM passages").fetchone()
-                (reported,) = database.execute("SELECT passages FROM documents").fetchone()
+                (count,) = database.execute("SELECT count(*) FROM passage").fetchone()
+                (reported,) = database.execute("SELECT passages FROM document").fetchone()
                 (words,) = database.execute("SELECT count(*) FROM words").fetchone()
                 database.execute("COMMIT")
             assert count == reported == words
@@ -183,12 +181,12 @@ def test_file_of_another_version_is_refused_unchanged(tmp_path: Path) -> None:
     database = sqlite3.connect(path, isolation_level=None)
     database.execute("PRAGMA user_version = 99")
     with pytest.raises(
-        StoreUnusableError, match="it has version 99, this Turnwire knows 1; move it away and index again"
+        StoreUnusableError, match="it has version 99, this Turnwire knows 2; move it away and index again"
     ):
-        Library(path).open()
+        SqliteLibrary(path).open()
     # The refused open holds no lock.
     database.execute("BEGIN IMMEDIATE")
-    assert database.execute("SELECT count(*) FROM documents").fetchone() == (1,)
+    assert database.execute("SELECT count(*) FROM document").fetchone() == (1,)
     database.execute("ROLLBACK")
     database.close()
 
@@ -198,18 +196,18 @@ def test_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "documents.db"
     path.write_bytes(content)
     with pytest.raises(StoreUnusableError, match=r"documents\.db"):
-        Library(path).open()
+        SqliteLibrary(path).open()
     assert path.read_bytes() == content
 
 
 def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     with pytest.raises(StoreUnusableError):
-        Library(tmp_path / "file" / "documents.db").open()
+        SqliteLibrary(tmp_path / "file" / "documents.db").open()
 
 
 def test_closed_library_raises_store_unusable(tmp_path: Path) -> None:
-    library = Library(tmp_path / "documents.db")
+    library = SqliteLibrary(tmp_path / "documents.db")
     for ask in (lambda: library.search("tea"), library.documents, lambda: library.put([]), library.roots):
         with pytest.raises(StoreUnusableError, match="it is not open"):
             ask()

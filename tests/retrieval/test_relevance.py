@@ -6,8 +6,8 @@ import pytest
 
 from tests.retrieval.shelf import assert_exact, collect, evidence, put, synthesise
 from turnwire.retrieval.evidence import Similarity
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.relevance import BlockRanker, Ranking, asks_how, select_blocks
 from turnwire.retrieval.sentences import Matcher
 
@@ -162,7 +162,7 @@ async def test_text_without_spaces_is_ranked(question: str, text: str, expected:
     assert (await ranking(question, text)).blocks[0].block.text == expected
 
 
-async def test_chinese_question_is_answered_without_a_model(library: Library, searcher: Searcher) -> None:
+async def test_chinese_question_is_answered_without_a_model(library: SqliteLibrary, searcher: Searcher) -> None:
     put(library, "cha.md", "# 茶\n\n黑茶很贵。绿茶用八十度的水泡两分钟。")
     written = await synthesise((await collect("绿茶用多少度的水泡", searcher)).result)
     assert "绿茶用八十度的水泡两分钟。" in written.text
@@ -170,13 +170,15 @@ async def test_chinese_question_is_answered_without_a_model(library: Library, se
     assert_exact(library, written.citations)
 
 
-async def test_tiny_document_is_quoted(library: Library, searcher: Searcher) -> None:
+async def test_tiny_document_is_quoted(library: SqliteLibrary, searcher: Searcher) -> None:
     put(library, "price.md", "# Price of a lifeboat\n\nNinety crowns.")
     written = await synthesise((await collect("What is the price of a lifeboat?", searcher)).result)
     assert "Ninety crowns." in written.text
 
 
-async def test_code_and_tables_have_their_marker_on_a_line_of_their_own(library: Library, searcher: Searcher) -> None:
+async def test_code_and_tables_have_their_marker_on_a_line_of_their_own(
+    library: SqliteLibrary, searcher: Searcher
+) -> None:
     put(library, "kettle.md", "# Kettle\n\nTo switch the kettle on, run:\n\n```sh\nkettle --on\n```")
     written = await synthesise((await collect("How do I switch the kettle on?", searcher)).result)
     assert "kettle --on\n```\n\n[1]" in written.text

@@ -47,8 +47,8 @@ from turnwire.core.log.turns import Turn
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.agent import RetrievalAgent
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.service import DocumentService
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
@@ -234,7 +234,7 @@ async def test_older_json_route_takes_its_older_names(
 
 
 async def test_every_step_is_streamed_while_the_turn_runs(
-    serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    serve: Serve, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     gates = [asyncio.Event() for _ in range(3)]
     model_server.plan(
@@ -259,7 +259,7 @@ async def test_every_step_is_streamed_while_the_turn_runs(
         assert phases(await stream.rest())[1] == "Green tea."
 
 
-async def test_turn_without_a_model_quotes_sentences(serve: Serve, library: Library) -> None:
+async def test_turn_without_a_model_quotes_sentences(serve: Serve, library: SqliteLibrary) -> None:
     async with serve() as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
     assert [line["event"] for line in lines] == ["search", "search", "review", "status"]
@@ -277,7 +277,7 @@ async def test_missing_answer_is_reported_as_not_found(serve: Serve) -> None:
     assert (answer["mode"], answer["outcome"]) == ("not_found", "completed")
 
 
-async def test_answers_use_the_principals_own_documents(serve: Serve, library: Library) -> None:
+async def test_answers_use_the_principals_own_documents(serve: Serve, library: SqliteLibrary) -> None:
     for owner, degrees in (("bob", "ninety"), ("local", "seventy")):
         text = f"# Kettle of {owner}\n\nThe kettle of {owner} boils at {degrees}."
         await asyncio.to_thread(put, library, f"{owner}.md", text, owner=owner)
@@ -370,7 +370,7 @@ async def test_notices_come_before_the_answer(searcher: Searcher) -> None:
 
 @pytest.mark.parametrize("half", ["", "Green tea is "])
 async def test_turn_succeeds_when_the_model_fails_while_writing(
-    serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel, half: str
+    serve: Serve, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel, half: str
 ) -> None:
     model_server.plan(*whole_turn()[:3], breaks(half, message=f"boom {KEY}"))
     async with serve(model) as server, ask(server, GREEN) as stream:
@@ -398,7 +398,7 @@ async def test_turn_succeeds_when_the_model_always_fails(
     assert KEY not in answer.text + str(log)
 
 
-async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serve, library: Library) -> None:
+async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serve, library: SqliteLibrary) -> None:
     def break_index() -> None:
         with library.file.writing() as database:
             database.execute("DROP TABLE words")
@@ -412,7 +412,7 @@ async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serv
 
 
 async def test_search_failure_after_the_first_line_completes_the_stream(
-    serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    serve: Serve, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     def broken_index(request: Any) -> Answer:
         with library.file.writing() as database:
@@ -530,7 +530,7 @@ async def test_direct_answer_shows_text_between_searches_but_not_before(
 
 
 async def test_read_passage_can_be_cited(
-    with_model: AgentRunner, library: Library, model_server: ScriptedModel
+    with_model: AgentRunner, library: SqliteLibrary, model_server: ScriptedModel
 ) -> None:
     events = await direct(
         with_model,

@@ -10,8 +10,8 @@ from tests.scripted_model import ScriptedModel, breaks, fails, says, too_long, t
 from turnwire.core.log.events import ReviewEvent, UsageEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.prompts import REVIEW_SCHEMA
 from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_ranking, other_queries
@@ -222,7 +222,7 @@ async def judged_without_model(question: str, evidence: list[Evidence], **weight
     return judge_by_ranking(matcher, evidence, await BlockRanker(question, matcher).rank(evidence))
 
 
-async def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
+async def test_passage_with_low_coverage_is_dropped(library: SqliteLibrary) -> None:
     book = EvidenceBook()
     book.add(library.search("ferry harbour tea green brewed", limit=8), "t")
     evidence = book.ranked()
@@ -236,7 +236,7 @@ async def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
 
 
 @pytest.mark.parametrize(("norway", "is_enough"), [(0.1, True), (5.0, False)])
-async def test_what_the_passages_lack_decides(library: Library, norway: float, is_enough: bool) -> None:
+async def test_what_the_passages_lack_decides(library: SqliteLibrary, norway: float, is_enough: bool) -> None:
     book = EvidenceBook()
     book.add(library.search("oolong", limit=1), "t")
     judgement = await judged_without_model("oolong Norway", book.ranked(), oolong=1.0, norway=norway)

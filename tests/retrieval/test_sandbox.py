@@ -23,7 +23,7 @@ BOUND = """
 import sys
 from turnwire.retrieval.documents import sandbox
 sandbox.{name} = {value}
-sandbox._main(sys.argv[1], int(sys.argv[2]))
+sandbox.main(sys.argv[1], int(sys.argv[2]))
 """
 
 
@@ -172,7 +172,7 @@ def parse(name, content):
 
 parser.parse = parse
 {change}
-sandbox._main(sys.argv[1], int(sys.argv[2]))
+sandbox.main(sys.argv[1], int(sys.argv[2]))
 """
 REFUSED = {"tcp", "udp", "read", "parent", "write", "kill"}
 

@@ -10,14 +10,14 @@ from msgspec import structs
 from tests.retrieval.paper import opened, pdf, word
 from turnwire.retrieval import indexer
 from turnwire.retrieval.documents import parser
-from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.indexer import SyncProgress, sync_root
 
 MAX_BYTES = 100_000
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
+def library(tmp_path: Path) -> Iterator[SqliteLibrary]:
     with opened(tmp_path / "documents.db") as library:
         yield library
 
@@ -47,7 +47,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def sync(library: Library, root: Path) -> SyncProgress:
+def sync(library: SqliteLibrary, root: Path) -> SyncProgress:
     return sync_root(library, root, max_bytes=MAX_BYTES)
 
 
@@ -55,14 +55,14 @@ def counts(progress: SyncProgress) -> tuple[int, int, int, int]:
     return progress.added, progress.changed, progress.unchanged, progress.removed
 
 
-def listed(library: Library) -> list[str]:
+def listed(library: SqliteLibrary) -> list[str]:
     return [document.name for document in library.documents()]
 
 
 EVERY = ["a.md", "b.txt", "folder/c.pdf", "folder/d.docx"]
 
 
-def test_sync_reads_every_file(library: Library, root: Path) -> None:
+def test_sync_reads_every_file(library: SqliteLibrary, root: Path) -> None:
     progress = sync(library, root)
     assert counts(progress) == (4, 0, 0, 0)
     assert (progress.total, progress.done, progress.passages, progress.problems) == (4, 4, 4, [])
@@ -73,7 +73,7 @@ def test_sync_reads_every_file(library: Library, root: Path) -> None:
     assert [document.root for document in library.documents()] == [str(root)] * 4
 
 
-def test_unchanged_file_is_not_parsed_again(library: Library, root: Path, parsed: list[str]) -> None:
+def test_unchanged_file_is_not_parsed_again(library: SqliteLibrary, root: Path, parsed: list[str]) -> None:
     sync(library, root)
     assert sorted(parsed) == EVERY
     parsed.clear()
@@ -87,7 +87,7 @@ def test_unchanged_file_is_not_parsed_again(library: Library, root: Path, parsed
     assert library.documents() == before
 
 
-def test_changed_file_is_parsed_again(library: Library, root: Path, parsed: list[str]) -> None:
+def test_changed_file_is_parsed_again(library: SqliteLibrary, root: Path, parsed: list[str]) -> None:
     sync(library, root)
     parsed.clear()
     result = (root / "a.md").stat()
@@ -103,14 +103,14 @@ def test_changed_file_is_parsed_again(library: Library, root: Path, parsed: list
     assert library.search("hat")[0].title == "Green"
 
 
-def test_moved_file_replaces_its_old_document(library: Library, root: Path) -> None:
+def test_moved_file_replaces_its_old_document(library: SqliteLibrary, root: Path) -> None:
     sync(library, root)
     (root / "a.md").rename(root / "folder" / "moved.md")
     assert counts(sync(library, root)) == (1, 0, 3, 1)
     assert len(library.search("green")) == 1
 
 
-def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root: Path) -> None:
+def test_unreadable_file_is_reported_and_the_rest_indexed(library: SqliteLibrary, root: Path) -> None:
     (root / "a-broken.pdf").write_bytes(b"no PDF")
     (root / "binary.md").write_bytes(b"\0\1\2")
     (root / "broken.docx").write_bytes(b"PK no archive")
@@ -133,14 +133,16 @@ def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root
     assert listed(library) == EVERY
 
 
-def test_parser_error_does_not_stop_the_sync(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parser_error_does_not_stop_the_sync(
+    library: SqliteLibrary, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parser, "parse_markdown", lambda text: [][1])
     progress = sync(library, root)
     assert progress.problems == [("a.md", "it cannot be parsed (IndexError)")]
     assert listed(library) == EVERY[1:]
 
 
-def test_unreadable_document_is_removed_until_it_is_readable(library: Library, root: Path) -> None:
+def test_unreadable_document_is_removed_until_it_is_readable(library: SqliteLibrary, root: Path) -> None:
     sync(library, root)
     (root / "a.md").write_bytes(b"\0")
     progress = sync(library, root)
@@ -151,7 +153,7 @@ def test_unreadable_document_is_removed_until_it_is_readable(library: Library, r
     assert counts(sync(library, root)) == (1, 0, 3, 0)
 
 
-def test_missing_root_leaves_no_documents(library: Library, root: Path) -> None:
+def test_missing_root_leaves_no_documents(library: SqliteLibrary, root: Path) -> None:
     sync(library, root)
     root.rename(root.with_name("moved"))
     progress = sync(library, root)
@@ -160,7 +162,7 @@ def test_missing_root_leaves_no_documents(library: Library, root: Path) -> None:
     assert library.documents() == []
 
 
-def test_sync_of_one_root_keeps_the_documents_of_another(library: Library, root: Path) -> None:
+def test_sync_of_one_root_keeps_the_documents_of_another(library: SqliteLibrary, root: Path) -> None:
     other = root.with_name("other")
     other.mkdir()
     (other / "a.md").write_text("Green tea as well.")
@@ -170,13 +172,15 @@ def test_sync_of_one_root_keeps_the_documents_of_another(library: Library, root:
     assert listed(library) == ["a.md", *EVERY]
 
 
-def test_single_file_can_be_a_root(library: Library, root: Path) -> None:
+def test_single_file_can_be_a_root(library: SqliteLibrary, root: Path) -> None:
     assert counts(sync(library, root / "a.md")) == (1, 0, 0, 0)
     assert counts(sync(library, root / "a.md")) == (0, 0, 1, 0)
     assert listed(library) == ["a.md"]
 
 
-def test_root_is_identified_by_its_resolved_path(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_identified_by_its_resolved_path(
+    library: SqliteLibrary, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sync(library, root)
     link = root.with_name("link")
     link.symlink_to(root)
@@ -185,7 +189,7 @@ def test_root_is_identified_by_its_resolved_path(library: Library, root: Path, m
     assert list(library.roots()) == [str(root)]
 
 
-def test_progress_is_reported_after_every_file(library: Library, root: Path) -> None:
+def test_progress_is_reported_after_every_file(library: SqliteLibrary, root: Path) -> None:
     (root / "b-broken.pdf").write_bytes(b"no PDF")
     result: list[SyncProgress] = []
     sync_root(library, root, max_bytes=MAX_BYTES, report=lambda progress: result.append(structs.replace(progress)))
@@ -194,7 +198,7 @@ def test_progress_is_reported_after_every_file(library: Library, root: Path) -> 
 
 
 def test_interrupted_sync_keeps_committed_batches(
-    library: Library, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+    library: SqliteLibrary, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexer, "_BATCH_DOCUMENTS", 2)
 
@@ -211,7 +215,7 @@ def test_interrupted_sync_keeps_committed_batches(
     assert listed(library) == EVERY
 
 
-def test_interrupted_sync_removes_nothing(library: Library, root: Path) -> None:
+def test_interrupted_sync_removes_nothing(library: SqliteLibrary, root: Path) -> None:
     sync(library, root)
     (root / "b.txt").unlink()
 
@@ -223,7 +227,7 @@ def test_interrupted_sync_removes_nothing(library: Library, root: Path) -> None:
     assert listed(library) == EVERY
 
 
-def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sync_is_written_in_batches(library: SqliteLibrary, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexer, "_BATCH_PASSAGES", 10)
     sizes: list[int] = []
     put = library.put
@@ -235,7 +239,7 @@ def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypa
     assert max(sizes) < 13
 
 
-def test_sync_without_changes_keeps_the_version(library: Library, root: Path) -> None:
+def test_sync_without_changes_keeps_the_version(library: SqliteLibrary, root: Path) -> None:
     sync(library, root)
     version = library.version()
     sync(library, root)
@@ -243,7 +247,9 @@ def test_sync_without_changes_keeps_the_version(library: Library, root: Path) ->
     assert library.version() == version
 
 
-def test_synced_root_replaces_own_documentation_that_came_back(library: Library, root: Path, tmp_path: Path) -> None:
+def test_synced_root_replaces_own_documentation_that_came_back(
+    library: SqliteLibrary, root: Path, tmp_path: Path
+) -> None:
     (own := tmp_path / "own.md").write_text("A log for every turn.")
     sync(library, root)
     # A server that started before the root was indexed reads its own documentation again.

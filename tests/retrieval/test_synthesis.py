@@ -46,8 +46,8 @@ from turnwire.core.log.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval import synthesis
 from turnwire.retrieval.evidence import RetrievalResult
-from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.sentences import Matcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
 from turnwire.testing.scripted_wires import ScriptedAnswer as Answer
@@ -62,7 +62,7 @@ async def green(searcher: Searcher) -> RetrievalResult:
     return (await collect(GREEN, searcher)).result
 
 
-def assert_fallback(written: Written, library: Library, kept: str, cause: str) -> None:
+def assert_fallback(written: Written, library: SqliteLibrary, kept: str, cause: str) -> None:
     """Assert that the written text is followed by a break and by quotations with exact citations."""
     lead = kept + BREAK if kept else ""
     assert written.text.startswith(f"{lead}{HEADING}Green tea is brewed at eighty degrees")
@@ -105,7 +105,7 @@ async def test_answer_is_streamed_while_the_model_writes(
 
 
 async def test_citation_ranges_match_answer_and_document(
-    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    green: RetrievalResult, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Brew it at eighty degrees. [1] Hotter water makes it bitter [1, 9]. That is all."))
     written = await synthesise(green, model=model)
@@ -172,7 +172,7 @@ async def test_evidence_outside_the_prompt_cannot_be_cited(model: OpenAIModel, m
 
 
 async def test_call_of_a_tool_that_was_not_offered_is_ignored(
-    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    green: RetrievalResult, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(calls(("search_documents", {"query": "x"}), text="It is hot [1]."))
     written = await synthesise(green, model=model)
@@ -220,7 +220,7 @@ MIDWAY = {
 @pytest.mark.parametrize("answer", BEFORE.values(), ids=BEFORE)
 async def test_empty_answer_is_replaced_by_quotations(
     green: RetrievalResult,
-    library: Library,
+    library: SqliteLibrary,
     make_model: MakeModel,
     model_server: ScriptedModel,
     answer: Answer | Failure,
@@ -235,7 +235,7 @@ async def test_empty_answer_is_replaced_by_quotations(
 @pytest.mark.parametrize("answer, cause", MIDWAY.values(), ids=MIDWAY)  # noqa: PT006
 async def test_text_of_a_failed_model_stays_before_the_quotations(
     green: RetrievalResult,
-    library: Library,
+    library: SqliteLibrary,
     make_model: MakeModel,
     model_server: ScriptedModel,
     answer: Answer,
@@ -247,7 +247,7 @@ async def test_text_of_a_failed_model_stays_before_the_quotations(
 
 
 async def test_answer_of_markers_only_is_replaced_by_quotations(
-    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    green: RetrievalResult, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("[1]", " [2]."))
     written = await synthesise(green, model=model)
@@ -257,7 +257,7 @@ async def test_answer_of_markers_only_is_replaced_by_quotations(
 
 
 async def test_citations_of_a_partial_answer_stay(
-    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    green: RetrievalResult, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(cuts("It takes eighty degrees [1] and [88] "))
     written = await synthesise(green, model=model)
@@ -267,7 +267,7 @@ async def test_citations_of_a_partial_answer_stay(
 
 
 async def test_open_code_fence_of_a_failed_model_is_closed(
-    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    green: RetrievalResult, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(cuts("So:\n\n```python\nbrew(80"))
     written = await synthesise(green, model=model)
@@ -276,7 +276,7 @@ async def test_open_code_fence_of_a_failed_model_is_closed(
 
 
 async def test_unexpected_error_is_reported_without_its_message(
-    green: RetrievalResult, library: Library, caplog: pytest.LogCaptureFixture
+    green: RetrievalResult, library: SqliteLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
     class RaisingModel:
         name = "odd"
@@ -293,7 +293,7 @@ async def test_unexpected_error_is_reported_without_its_message(
 
 
 async def test_model_that_failed_in_the_search_does_not_write(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(fails(500))
     result = (await collect(GREEN, searcher, model=model)).result
@@ -336,7 +336,9 @@ async def test_evidence_without_words_raises_chat_failed() -> None:
 # Without a model
 
 
-async def test_best_block_is_quoted_below_its_heading_without_a_model(green: RetrievalResult, library: Library) -> None:
+async def test_best_block_is_quoted_below_its_heading_without_a_model(
+    green: RetrievalResult, library: SqliteLibrary
+) -> None:
     written = await synthesise(green)
     assert written.mode == "extractive"
     assert written.statuses == ["No model is configured: the answer is quoted word for word."]
@@ -350,7 +352,7 @@ async def test_best_block_is_quoted_below_its_heading_without_a_model(green: Ret
     assert len(written.citations) <= 3
 
 
-async def test_quotations_of_lists_tables_and_code_are_exact(searcher: Searcher, library: Library) -> None:
+async def test_quotations_of_lists_tables_and_code_are_exact(searcher: Searcher, library: SqliteLibrary) -> None:
     text = """\
 # Kettles
 
@@ -379,7 +381,7 @@ kettle --thermometer --whistle=on
 
 @pytest.mark.parametrize("with_model", [False, True])
 async def test_missing_answer_is_reported_as_not_found(
-    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel, with_model: bool
+    searcher: Searcher, library: SqliteLibrary, model: OpenAIModel, model_server: ScriptedModel, with_model: bool
 ) -> None:
     result = (await collect("Who won the ferry chess tournament in Reykjavik?", searcher)).result
     assert not result.sufficient
@@ -415,7 +417,7 @@ async def test_model_does_not_write_after_a_negative_review(
     assert len(model_server.requests) == queries
 
 
-async def test_empty_library_finds_nothing(searcher: Searcher, library: Library) -> None:
+async def test_empty_library_finds_nothing(searcher: Searcher, library: SqliteLibrary) -> None:
     library.remove([document.id for document in library.documents()])
     for question in (GREEN, NOWHERE):
         written = await synthesise((await collect(question, searcher)).result)

@@ -14,8 +14,9 @@ from tests.retrieval.paper import note, opened, rows
 from tests.serving import within
 from turnwire.core.errors import EmbedderError
 from turnwire.retrieval.index import searcher
-from turnwire.retrieval.index.library import Library, Passage
+from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.search import EvidenceSearch
 from turnwire.retrieval.sentences import Matcher
 
@@ -63,7 +64,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
+def library(tmp_path: Path) -> Iterator[SqliteLibrary]:
     with opened(tmp_path / "documents.db") as library:
         yield library
 
@@ -74,16 +75,16 @@ def toy() -> Toy:
 
 
 @pytest.fixture
-def meaning(library: Library, toy: Toy) -> VectorIndex:
+def meaning(library: SqliteLibrary, toy: Toy) -> VectorIndex:
     return VectorIndex(library, toy)
 
 
-async def put(library: Library, *texts: str, owner: str | None = None, start: int = 0) -> None:
+async def put(library: SqliteLibrary, *texts: str, owner: str | None = None, start: int = 0) -> None:
     notes = [note(text, f"{number}.md", owner=owner) for number, text in enumerate(texts, start=start)]
     await asyncio.to_thread(library.put, notes)
 
 
-async def texts(library: Library, found: list[tuple[int, float]] | None) -> list[str]:
+async def texts(library: SqliteLibrary, found: list[tuple[int, float]] | None) -> list[str]:
     assert found is not None
     return [item.text for item in await asyncio.to_thread(library.passages, [passage_id for passage_id, _ in found])]
 
@@ -91,7 +92,7 @@ async def texts(library: Library, found: list[tuple[int, float]] | None) -> list
 # Vectors
 
 
-async def test_nearest_passages_come_first_with_similarity(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_passages_come_first_with_similarity(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "A ship.", "Tea on a ship.", "Tea and oolong.", "A star.")
     assert await meaning.embed_missing() == 4
     found = await meaning.nearest("beverage", 2)
@@ -103,14 +104,14 @@ async def test_nearest_passages_come_first_with_similarity(library: Library, mea
     assert likeness[1] == pytest.approx(0.7, abs=0.02)
 
 
-async def test_nearest_returns_fewer_than_the_limit(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_returns_fewer_than_the_limit(library: SqliteLibrary, meaning: VectorIndex) -> None:
     assert await meaning.nearest("tea", 5) is None
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     assert len(await texts(library, await meaning.nearest("tea", 5))) == 2
 
 
-async def test_nearest_is_none_while_too_many_vectors_are_missing(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_is_none_while_too_many_vectors_are_missing(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(20)))
     await meaning.embed_missing()
     for done in range(20, 15, -1):
@@ -120,13 +121,13 @@ async def test_nearest_is_none_while_too_many_vectors_are_missing(library: Libra
     assert await meaning.nearest("tea", 1) is not None
 
 
-def delete_vector(library: Library) -> None:
+def delete_vector(library: SqliteLibrary) -> None:
     with library.file.writing() as database:
-        database.execute("DELETE FROM vectors WHERE passage_id = (SELECT max(passage_id) FROM vectors)")
+        database.execute("DELETE FROM passage_vector WHERE passage_id = (SELECT max(passage_id) FROM passage_vector)")
 
 
 async def test_embedding_reports_done_and_total(
-    library: Library, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
+    library: SqliteLibrary, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searcher, "_BATCH", 8)
     await put(library, *(f"Tea {number}." for number in range(20)))
@@ -135,7 +136,9 @@ async def test_embedding_reports_done_and_total(
     assert result == [(0, 20), (8, 20), (16, 20), (20, 20)]
 
 
-async def test_only_passages_without_a_vector_are_embedded(library: Library, meaning: VectorIndex, toy: Toy) -> None:
+async def test_only_passages_without_a_vector_are_embedded(
+    library: SqliteLibrary, meaning: VectorIndex, toy: Toy
+) -> None:
     await put(library, "# Drinks\n\nTea.", "A ship.")
     await meaning.embed_missing()
     assert [text.splitlines()[-1] for text in toy.embedded] == ["Tea.", "A ship."]
@@ -146,13 +149,13 @@ async def test_only_passages_without_a_vector_are_embedded(library: Library, mea
     assert [text.splitlines()[-1] for text in toy.embedded] == ["A star."]
 
 
-async def test_embedded_text_has_title_and_headings(library: Library, meaning: VectorIndex, toy: Toy) -> None:
+async def test_embedded_text_has_title_and_headings(library: SqliteLibrary, meaning: VectorIndex, toy: Toy) -> None:
     await put(library, "# Drinks\n\n## Hot\n\nTea.")
     await meaning.embed_missing()
     assert toy.embedded[0].startswith("Drinks\nDrinks › Hot\n")
 
 
-async def test_change_is_seen_by_the_next_query(library: Library, meaning: VectorIndex) -> None:
+async def test_change_is_seen_by_the_next_query(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     assert await texts(library, await meaning.nearest("vessel", 1)) == ["A ship."]
@@ -162,7 +165,7 @@ async def test_change_is_seen_by_the_next_query(library: Library, meaning: Vecto
     assert await texts(library, await meaning.nearest("sun", 1)) == ["Only a star now."]
 
 
-async def test_removed_passage_is_not_returned(library: Library, meaning: VectorIndex) -> None:
+async def test_removed_passage_is_not_returned(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(20)), "A ship.")
     await meaning.embed_missing()
     (ship,) = await asyncio.to_thread(library.search, "ship")
@@ -170,10 +173,10 @@ async def test_removed_passage_is_not_returned(library: Library, meaning: Vector
     found = await meaning.nearest("vessel", 30)
     assert found is not None
     assert ship.id not in dict(found)
-    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(20,)]
+    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM passage_vector") == [(20,)]
 
 
-async def test_passage_removed_while_embedded_gets_no_vector(library: Library, toy: Toy) -> None:
+async def test_passage_removed_while_embedded_gets_no_vector(library: SqliteLibrary, toy: Toy) -> None:
     class Slow(Toy):
         async def embed_documents(self, texts: Sequence[str]) -> "list[Vector]":
             documents = await asyncio.to_thread(library.documents)
@@ -182,13 +185,12 @@ async def test_passage_removed_while_embedded_gets_no_vector(library: Library, t
 
     await put(library, "Tea.", "A ship.")
     await within(VectorIndex(library, Slow()).embed_missing())
-    assert await asyncio.to_thread(rows, library, "SELECT text FROM vectors JOIN passages ON id = passage_id") == [
-        ("A ship.",)
-    ]
-    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(1,)]
+    query = "SELECT text FROM passage_vector JOIN passage ON id = passage_id"
+    assert await asyncio.to_thread(rows, library, query) == [("A ship.",)]
+    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM passage_vector") == [(1,)]
 
 
-async def test_vectors_of_another_embedder_are_ignored(library: Library, meaning: VectorIndex) -> None:
+async def test_vectors_of_another_embedder_are_ignored(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     other = VectorIndex(library, Toy("another"))
@@ -198,16 +200,16 @@ async def test_vectors_of_another_embedder_are_ignored(library: Library, meaning
     assert await texts(library, await meaning.nearest("tea", 1)) == ["Tea."]
 
 
-async def test_passage_id_is_never_reused(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_id_is_never_reused(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     before = await meaning.nearest("beverage", 2)
-    await put(library, "A star.", "A ship.")
+    await put(library, "A star.", "A boat.")
     assert before is not None
     assert await texts(library, before) == []
 
 
-async def test_queries_run_while_documents_change(library: Library, meaning: VectorIndex) -> None:
+async def test_queries_run_while_documents_change(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.", "A star.")
     await meaning.embed_missing()
 
@@ -228,7 +230,7 @@ async def test_queries_run_while_documents_change(library: Library, meaning: Vec
 
 
 async def test_embedder_error_keeps_finished_vectors(
-    library: Library, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
+    library: SqliteLibrary, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searcher, "_BATCH", 2)
     await put(library, *(f"Tea {number}." for number in range(4)))
@@ -247,11 +249,13 @@ async def test_embedder_error_keeps_finished_vectors(
 # Both rankings
 
 
-async def search(library: Library, meaning: VectorIndex | None, query: str, **options: str | None) -> list[Passage]:
+async def search(
+    library: SqliteLibrary, meaning: VectorIndex | None, query: str, **options: str | None
+) -> list[Passage]:
     return await Searcher(library, meaning).search(query, owner=options.get("owner"), limit=10)
 
 
-async def test_passage_in_both_rankings_comes_first(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_in_both_rankings_comes_first(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "A beverage machine.", "Oolong tea.", "A beverage of tea.", "A star.")
     await meaning.embed_missing()
     found = await search(library, meaning, "beverage tea")
@@ -260,7 +264,7 @@ async def test_passage_in_both_rankings_comes_first(library: Library, meaning: V
     assert all(passage.score > 0 for passage in found)
 
 
-async def test_passage_without_the_words_is_found_by_meaning(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_without_the_words_is_found_by_meaning(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Oolong.", "A ship.")
     assert await search(library, meaning, "beverage") == []
     await meaning.embed_missing()
@@ -269,7 +273,7 @@ async def test_passage_without_the_words_is_found_by_meaning(library: Library, m
     assert found[0].score == max(passage.score for passage in found)
 
 
-async def test_search_by_meaning_hides_documents_of_others(library: Library, meaning: VectorIndex) -> None:
+async def test_search_by_meaning_hides_documents_of_others(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, "Tea for all.")
     await put(library, "Oolong of Anna.", owner="anna")
     await meaning.embed_missing()
@@ -278,7 +282,7 @@ async def test_search_by_meaning_hides_documents_of_others(library: Library, mea
 
 
 async def test_failed_embedder_leaves_the_search_by_words(
-    library: Library, meaning: VectorIndex, toy: Toy, caplog: pytest.LogCaptureFixture
+    library: SqliteLibrary, meaning: VectorIndex, toy: Toy, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(library, "Tea.", "A ship with tea.", "Oolong.")
     await meaning.embed_missing()
@@ -291,7 +295,7 @@ async def test_failed_embedder_leaves_the_search_by_words(
 
 
 async def test_definitions_come_first_and_other_passages_keep_the_order_of_both_rankings(
-    library: Library, meaning: VectorIndex
+    library: SqliteLibrary, meaning: VectorIndex
 ) -> None:
     often, near = "Tea tea tea ship ship ship ship ship.", "Tea that people in the village drink each day of the year."
     await put(library, "Tea is a leaf.", often, near, *(f"Oolong on ship {number}." for number in range(10)))
@@ -307,7 +311,7 @@ async def test_definitions_come_first_and_other_passages_keep_the_order_of_both_
     assert found == ["Tea is a leaf.", *(text for text in expected if text != "Tea is a leaf.")]
 
 
-async def test_search_is_by_words_while_vectors_are_missing(library: Library, meaning: VectorIndex) -> None:
+async def test_search_is_by_words_while_vectors_are_missing(library: SqliteLibrary, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(12)))
     by_words = await search(library, None, "tea")
     assert await search(library, meaning, "tea") == by_words
@@ -317,7 +321,9 @@ async def test_search_is_by_words_while_vectors_are_missing(library: Library, me
 # Documents of others
 
 
-async def test_nearest_ignores_passages_that_the_owner_may_not_read(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_ignores_passages_that_the_owner_may_not_read(
+    library: SqliteLibrary, meaning: VectorIndex
+) -> None:
     await put(library, "A star.", "Tea for all.")
     await put(library, "Tea of Anna.", owner="anna")
     await put(library, *(f"Tea {number}." for number in range(30)), owner="bert", start=10)
@@ -330,7 +336,7 @@ async def test_nearest_ignores_passages_that_the_owner_may_not_read(library: Lib
 
 
 async def test_passages_of_others_without_a_vector_do_not_switch_the_meaning_off(
-    library: Library, meaning: VectorIndex
+    library: SqliteLibrary, meaning: VectorIndex
 ) -> None:
     await put(library, "Tea.", "A star.")
     await meaning.embed_missing()

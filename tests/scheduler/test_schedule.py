@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnwire.scheduler.schedule import Schedule, ScheduleError, read_schedules
+from turnwire.scheduler.schedule import Schedule, ScheduleError, annotation_of, read_schedules
 
 MIDNIGHT = int(datetime(2027, 3, 27, tzinfo=UTC).timestamp() * 1000)
 HOUR = 3_600_000
@@ -77,4 +77,4 @@ def test_unusable_times_are_refused_and_name_their_field(fields: dict[str, Any],
 
 def test_schedule_is_read_as_it_was_stored() -> None:
     stored = schedule(cron="0 9 * * *", message="Grüße 👋", session_id="x", missed="skip", paused=True)
-    assert read_schedules([stored.annotation()]) == [stored]
+    assert read_schedules([annotation_of(stored)]) == [stored]

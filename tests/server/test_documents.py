@@ -15,7 +15,8 @@ from tests.server.readers import answer, by_user, listed, read_document, stored_
 from tests.serving import PATIENCE, Client, Served, error_of
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval import indexer
-from turnwire.retrieval.index.library import Library, Passage
+from turnwire.retrieval.index.library import Passage
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.indexer import SyncProgress
 
 LONG = "\n".join(
@@ -208,13 +209,13 @@ async def test_a_document_that_changes_while_it_is_shown_is_not_found(
 ) -> None:
     tea = (await documents(anna))["tea.md"]["id"]
 
-    passages: Callable[..., list[Passage]] = Library.document_passages
+    passages: Callable[..., list[Passage]] = SqliteLibrary.document_passages
     for limit in (0, 1):
 
         def shorter(*question: Any, limit: int = limit, **range: Any) -> list[Passage]:
             return passages(*question, **range)[:limit]
 
-        monkeypatch.setattr(Library, "document_passages", shorter)
+        monkeypatch.setattr(SqliteLibrary, "document_passages", shorter)
         response = await anna.http.get(f"/v1/documents/{tea}", params={"start": len(TEA) - 5, "end": len(TEA)})
         assert error_of(response, 404)["code"] == DocumentNotFoundError.code
 
@@ -300,7 +301,7 @@ async def test_unexpected_failure_is_answered_once(
         raise RuntimeError("password=hunter2")
 
     errors_in_the_log.append("a request to /v1/documents failed")
-    monkeypatch.setattr(Library, "documents", fail)
+    monkeypatch.setattr(SqliteLibrary, "documents", fail)
     error = error_of(await anna.http.get("/v1/documents"), 500)
     assert (error["code"], "hunter2" in error["message"]) == ("internal_error", False)
 

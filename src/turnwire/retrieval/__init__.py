@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.collection import collect_evidence
     from turnwire.retrieval.evidence import Evidence, RetrievalResult
-    from turnwire.retrieval.index.library import Library
     from turnwire.retrieval.index.searcher import Searcher
+    from turnwire.retrieval.index.sqlite import SqliteLibrary
     from turnwire.retrieval.synthesis import stream_synthesis
 
 __all__ = [
     "Evidence",
-    "Library",
     "RetrievalAgent",
     "RetrievalResult",
     "Searcher",
+    "SqliteLibrary",
     "collect_evidence",
     "stream_synthesis",
 ]
@@ -29,7 +29,7 @@ __all__ = [
 # Imported on first access, because some parts of this package are used alone.
 _MODULES = {
     "Evidence": "evidence",
-    "Library": "index.library",
+    "SqliteLibrary": "index.sqlite",
     "RetrievalAgent": "agent",
     "RetrievalResult": "evidence",
     "Searcher": "index.searcher",

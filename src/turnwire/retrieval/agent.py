@@ -15,7 +15,7 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.collection import LIMIT, AgentLoop, EvidenceCollector, collect_evidence, match_question
-from turnwire.retrieval.index.contract import DocumentLibrary
+from turnwire.retrieval.index.library import DocumentLibrary
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import words
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY
@@ -169,13 +169,9 @@ async def small_talk_reply(
         lead = "I answer questions from the documents here. Say what you want to know about, for example:"
     else:
         return None
-    return f"{lead}\n\n{await _examples(library, owner)}"
-
-
-async def _examples(library: DocumentLibrary, owner: str | None) -> str:
     with map_index_errors():
         questions = await asyncio.to_thread(_questions, library, owner)
-    return "\n".join(f"- {question}" for question in questions)
+    return "\n".join((f"{lead}\n", *(f"- {question}" for question in questions)))
 
 
 def _questions(library: DocumentLibrary, owner: str | None) -> Sequence[str]:

@@ -189,7 +189,7 @@ def _split(text: str, span: _Span) -> Iterator[TextBlock]:
     match span.kind:
         case "code":
             if raw.count("\n") > 1 and len(raw) <= _MAX_CODE:
-                shown = _dedented(raw)
+                shown = dedent(raw).strip("\n")
                 yield _block("code", text, span.start, span.end, shown, [shown])
         case "table":
             yield from _table_blocks(text, span)
@@ -292,10 +292,6 @@ def _block(kind: Kind, text: str, start: int, end: int, shown: str, parts: Seque
     stripped = raw.strip()
     first = start + raw.index(stripped[0])
     return TextBlock(kind, first, first + len(stripped), shown, tuple(parts))
-
-
-def _dedented(raw: str) -> str:
-    return dedent(raw).strip("\n")
 
 
 def plain_line(raw: str) -> str:

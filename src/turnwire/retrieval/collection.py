@@ -22,16 +22,15 @@ from turnwire.core.log.events import (
 from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.core.sentences import as_sentence
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
-from turnwire.retrieval.evidence import RetrievalResult, cite_whole
+from turnwire.retrieval.evidence import RetrievalResult, cite
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import key_terms
-from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages_json, prompt_history
+from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, framed, passages_json, prompt_history
 from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_model, judge_by_ranking, other_queries
 from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
 from turnwire.retrieval.sentences import Matcher
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.untrusted_text import framed
 
 ROUNDS = 3
 LIMIT = 8
@@ -129,14 +128,18 @@ class EvidenceCollector:
 
     @property
     def _limit(self) -> int:
-        return LIMIT if self._model is not None and self.model_failed is None else CANDIDATES
+        return LIMIT if self._usable_model is not None else CANDIDATES
+
+    @property
+    def _usable_model(self) -> Model | None:
+        return self._model if self.model_failed is None else None
 
     async def _judge(self) -> Judgement:
         ranked, matcher = self.search.book.ranked(), self.search.matcher
-        if self._review and ranked and self._model is not None and self.model_failed is None:
+        if self._review and ranked and (model := self._usable_model) is not None:
             try:
                 evidence = ranked[:_MAX_REVIEWED]
-                return await judge_by_model(self._model, self._question, matcher, evidence, self.search.emit)
+                return await judge_by_model(model, self._question, matcher, evidence, self.search.emit)
             except ModelError as error:
                 await self.note_failure(error)
         evidence = ranked[:CANDIDATES]
@@ -164,20 +167,18 @@ class EvidenceCollector:
         ranked = self.search.book.ranked()
         kept = [item for item in ranked if item.index in judgement.kept] if self._review else ranked
         evidence = tuple(kept or ranked)
+        # Without a review, the model itself will see whether the passages answer.
+        trusts_model = not self._review and self._usable_model is not None
         return RetrievalResult(
             question=self._question,
             evidence=evidence,
-            citations=tuple(map(cite_whole, evidence)),
-            sufficient=bool(evidence) and (judgement.sufficient or self._trusts_model()),
+            citations=tuple(cite(item, 0, len(item.passage.text)) for item in evidence),
+            sufficient=bool(evidence) and (judgement.sufficient or trusts_model),
             matcher=self.search.matcher,
             tools_used=tuple(self.search.tools_used),
             model_failed=self.model_failed,
             similarity=self.search.similarities,
         )
-
-    def _trusts_model(self) -> bool:
-        """Return True if the review is off and the model itself will see whether the passages answer."""
-        return not self._review and self._model is not None and self.model_failed is None
 
 
 # The agent loop: the model calls search tools until it has enough evidence.
@@ -286,32 +287,27 @@ class SearchTools:
 
     async def run(self, call: ToolCallRequest) -> str:
         """Run a tool call and return its result for the model."""
-        tool = self._tools.get(call.tool)
-        args = _arguments(call)
+        search, tool, args = self._evidence_search, self._tools.get(call.tool), _arguments(call)
         if tool is None:
-            await self._evidence_search.emit(StatusEvent(f"The model called an unknown tool: {call.tool[:80]!r}."))
+            await search.emit(StatusEvent(f"The model called an unknown tool: {call.tool[:80]!r}."))
             return _error(f"there is no tool {call.tool!r}; available tools: {', '.join(self._tools)}")
-        if call.tool == SEARCH and args is not None:
-            # A search emits events of its own kind.
-            try:
-                return await self._search(args)
-            except _BadSearchArguments as error:
-                return _error(str(error))
+        # A search emits events of its own kind.
+        has_own_events = call.tool == SEARCH and args is not None
         began = time.perf_counter()
-        await self._evidence_search.emit(ToolCallEvent(call.call_id, call.tool, args or {}))
+        if not has_own_events:
+            await search.emit(ToolCallEvent(call.call_id, call.tool, args or {}))
         success, result = False, ""
         try:
             if args is None:
-                result = _error("the arguments are not a JSON object")
-            else:
-                result = await tool(args)
-                success = True
+                raise _BadSearchArguments("the arguments are not a JSON object")
+            result = await tool(args)
+            success = True
         except _BadSearchArguments as error:
             result = _error(str(error))
         finally:
-            await self._evidence_search.emit(
-                ToolResultEvent(call.call_id, call.tool, success, _clipped(result), ms_since(began))
-            )
+            if not has_own_events:
+                logged = result if len(result) <= _MAX_LOGGED_RESULT else result[:_MAX_LOGGED_RESULT] + "…"
+                await search.emit(ToolResultEvent(call.call_id, call.tool, success, logged, ms_since(began)))
         return result
 
     async def _search(self, args: dict[str, Any]) -> str:
@@ -343,7 +339,3 @@ def _arguments(call: ToolCallRequest) -> dict[str, Any] | None:
 
 def _error(message: str) -> str:
     return framed({"error": message})
-
-
-def _clipped(result: str) -> str:
-    return result if len(result) <= _MAX_LOGGED_RESULT else result[:_MAX_LOGGED_RESULT] + "…"

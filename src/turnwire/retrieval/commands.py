@@ -10,10 +10,10 @@ from turnwire.cli.commands import RUN, TALK, Commands
 from turnwire.cli.options import Data, Database, SettingOption, fail, load_settings, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from turnwire.retrieval.index.contract import DocumentLibrary
+    from turnwire.retrieval.comparisons import ComparisonRun
+    from turnwire.retrieval.index.library import DocumentLibrary
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
-    from turnwire.testing.comparisons import ComparisonRun
     from turnwire.testing.evaluation import TurnFigures
 
 
@@ -179,7 +179,7 @@ def compare(
     ] = None,
 ) -> None:
     """Answer questions from the documents in both modes; show time, citations and text side by side, and over time."""
-    from turnwire.testing.comparisons import COMPARISONS_FILE, read_runs, render_page
+    from turnwire.retrieval.comparisons import COMPARISONS_FILE, read_runs, render_page
 
     settings = load_settings(data=data)
     kept = settings.data / COMPARISONS_FILE
@@ -202,9 +202,9 @@ def compare(
 async def _compare(questions: list[str], settings: "Settings", review: bool, kept: Path | None) -> None:
     from turnwire import __version__
     from turnwire.core.log.codec import now_ms
+    from turnwire.retrieval.comparisons import MODES, KeptComparison, keep
     from turnwire.server.auth import LOCAL_PRINCIPAL
     from turnwire.testing.client import open_client
-    from turnwire.testing.comparisons import MODES, KeptComparison, keep
     from turnwire.testing.evaluation import figures_of
 
     at = now_ms()
@@ -233,7 +233,7 @@ async def _compare(questions: list[str], settings: "Settings", review: bool, kep
 
 
 def _show_runs(runs: "list[ComparisonRun]") -> None:
-    from turnwire.testing.comparisons import MODES, SERIES
+    from turnwire.retrieval.comparisons import MODES, SERIES
 
     if not runs:
         typer.echo("Nothing was compared yet. Ask with: turnwire compare QUESTION…", err=True)

@@ -109,7 +109,3 @@ def cite(
         answer_end=answer_end,
         heading=passage.heading,
     )
-
-
-def cite_whole(evidence: Evidence) -> CitationEvent:
-    return cite(evidence, 0, len(evidence.passage.text))

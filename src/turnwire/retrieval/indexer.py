@@ -25,9 +25,9 @@ from turnwire.core.people.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Document, NewDocument, digest_of
+from turnwire.retrieval.index.library import Document, DocumentLibrary, NewDocument, digest_of
 from turnwire.retrieval.index.searcher import Searcher, VectorIndex
+from turnwire.retrieval.settings import DocumentSettings
 
 logger = logging.getLogger("turnwire.retrieval")
 
@@ -138,12 +138,6 @@ class Root(Struct, frozen=True):
     is_own: bool = False
 
 
-class UploadLimits(Struct, frozen=True):
-    max_bytes: int = 20 * 1024 * 1024
-    max_documents: int = 1_000
-    seconds: float = 30.0
-
-
 class _ClosingError(Exception):
     """Raised between two files to end a sync."""
 
@@ -157,7 +151,7 @@ class DocumentIndexer:
         roots: Sequence[Path],
         own: Sequence[Path],
         *,
-        limits: UploadLimits,
+        settings: DocumentSettings,
         meaning: VectorIndex | None = None,
         watch: bool = False,
     ) -> None:
@@ -169,7 +163,7 @@ class DocumentIndexer:
         """The number of passages with a vector, and of all passages."""
         self._configured = roots
         self._own = own
-        self._limits = limits
+        self._settings = settings
         self._meaning = meaning
         self._watch = watch
         self._was_empty = False
@@ -245,10 +239,10 @@ class DocumentIndexer:
         self._uploading[owner] += 1
         try:
             stored = await asyncio.to_thread(self.library.uploads, owner)
-            if stored + self._uploading[owner] > self._limits.max_documents:
-                raise TooManyDocumentsError(self._limits.max_documents)
+            if stored + self._uploading[owner] > self._settings.max_uploads:
+                raise TooManyDocumentsError(self._settings.max_uploads)
             async with self._sandbox_slots.slot(owner):
-                parsed = await parse_in_sandbox(name, content, self._limits.seconds)
+                parsed = await parse_in_sandbox(name, content, self._settings.timeout)
             document = await asyncio.to_thread(NewDocument, name, format_name, content, parsed, owner=owner)
             await asyncio.to_thread(self.library.put, [document])
         finally:
@@ -302,7 +296,7 @@ class DocumentIndexer:
                 sync_root,
                 self.library,
                 root.path,
-                max_bytes=self._limits.max_bytes,
+                max_bytes=self._settings.max_bytes,
                 is_own=root.is_own,
                 report=self._report,
             )

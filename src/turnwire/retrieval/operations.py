@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from turnwire.assembly import open_shared
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.plugins import Check
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
+from turnwire.retrieval.index.sqlite import SqliteLibrary
 from turnwire.retrieval.service import LIBRARY_FILE, build_library
 from turnwire.settings import read_settings
 
@@ -32,7 +33,7 @@ def _full_text_search() -> Check:
 
 
 def _documents(data: Path) -> Check:
-    library = Library(data / LIBRARY_FILE)
+    library = SqliteLibrary(data / LIBRARY_FILE)
     if not library.path.exists():
         remedy = "add some with `turnwire index PATH` or `turnwire serve --docs PATH`"
         return Check("documents", "ok", f"none indexed; {remedy}")
@@ -63,7 +64,7 @@ def move(data: Path, database: "SharedDatabase") -> int:
     if not (data / LIBRARY_FILE).exists():
         return 0
     target, count = PostgresLibrary(database), 0
-    with closing(Library(data / LIBRARY_FILE)) as library:
+    with closing(SqliteLibrary(data / LIBRARY_FILE)) as library:
         library.open()
         for record in library.all_uploads():
             target.put([NewDocument.copied(record, library.document_passages(record.id))])

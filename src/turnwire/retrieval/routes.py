@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import time_text
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Document, Passage
+from turnwire.retrieval.index.library import Document, DocumentLibrary, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
 from turnwire.retrieval.service import DocumentService
 from turnwire.retrieval.settings import DocumentSettings
@@ -49,11 +48,8 @@ def _indexer(services: Services) -> DocumentIndexer:
 @_DOCUMENTS.route("GET", "/v1/documents", "The documents you may read, by name", query=DocumentsQuery)
 async def list_documents(request: Request, services: Services) -> Json:
     indexer, query, owner = _indexer(services), request.parse_query(DocumentsQuery), request.caller.principal
-    if query.after is not None:
-        # Another principal's document must not be usable as a cursor either.
-        await asyncio.to_thread(indexer.library.document, query.after, owner=owner)
-    documents = await asyncio.to_thread(
-        indexer.library.documents, owner=owner, search=query.search, after=query.after, limit=query.limit + 1
+    documents = await services.of(DocumentService).list_documents(
+        owner=owner, search=query.search, after=query.after, limit=query.limit + 1
     )
     page = documents[: query.limit]
     done, total = indexer.embedded

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     # These take a while to load, and a server of another agent does not need them.
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding import Embedder
-    from turnwire.retrieval.index.contract import DocumentLibrary
-    from turnwire.retrieval.index.library import Document, Passage
+    from turnwire.retrieval.index.library import Document, DocumentLibrary, Passage
     from turnwire.retrieval.indexer import DocumentIndexer
     from turnwire.stores.postgres.shared_database import SharedDatabase
 
@@ -118,12 +117,14 @@ class DocumentService(Service):
         with map_index_errors():
             return await self._indexer.searcher.search(query, owner=owner, limit=limit)
 
-    async def list_documents(self, *, owner: str, after: str | None, limit: int) -> "Sequence[Document]":
+    async def list_documents(
+        self, *, owner: str, after: str | None, limit: int, search: str | None = None
+    ) -> "Sequence[Document]":
         library = self._indexer.library
         if after is not None:
             # Another principal's document must not be usable as a cursor either.
             await asyncio.to_thread(library.document, after, owner=owner)
-        return await asyncio.to_thread(library.documents, owner=owner, after=after, limit=limit)
+        return await asyncio.to_thread(library.documents, owner=owner, search=search, after=after, limit=limit)
 
     async def read_document(self, document_id: str, *, owner: str) -> str:
         library = self._indexer.library
@@ -176,9 +177,9 @@ def build_library(folder: Path, shared: "SharedDatabase | None") -> "DocumentLib
         from turnwire.retrieval.index.postgres import PostgresLibrary
 
         return PostgresLibrary(shared)
-    from turnwire.retrieval.index.library import Library
+    from turnwire.retrieval.index.sqlite import SqliteLibrary
 
-    return Library(folder / LIBRARY_FILE)
+    return SqliteLibrary(folder / LIBRARY_FILE)
 
 
 def build_retrieval(
@@ -192,14 +193,13 @@ def build_retrieval(
     """Return the indexer of a library in this folder or in a shared database, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.searcher import VectorIndex
-    from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
+    from turnwire.retrieval.indexer import DocumentIndexer
 
     library = build_library(folder, shared)
     embedder = build_embedder(settings)
     meaning = None if embedder is None else VectorIndex(library, embedder)
-    section = settings.of(DocumentSettings)
-    limits = UploadLimits(section.max_bytes, section.max_uploads, section.timeout)
-    indexer = DocumentIndexer(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
+    section, own = settings.of(DocumentSettings), own_documentation()
+    indexer = DocumentIndexer(library, docs, own, settings=section, meaning=meaning, watch=watch)
     agent = RetrievalAgent(indexer.searcher, build_model(settings), indexer.notices)
     return indexer, agent
 
@@ -210,8 +210,8 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
     Each vault has its own library below this folder, so that no answer comes from a vault that is no longer served.
     Raises ModelUnusableError.
     """
+    from turnwire.retrieval.notes import Vault, vault_tools
     from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, ExtractiveVaultAgent, VaultAgent, VaultNoteIndex
-    from turnwire.tools.vault import Vault, vault_tools
 
     root = vault.resolve()
     library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]

@@ -14,7 +14,7 @@ from turnwire.core.sentences import as_sentence
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.retrieval.blocks import plain_line
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
+from turnwire.retrieval.evidence import RetrievalResult, cite
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, prompt_history
 from turnwire.retrieval.relevance import BlockRanker, RankedBlock, select_blocks
@@ -49,7 +49,8 @@ async def stream_synthesis(
     cause, evidence = result.model_failed, result.evidence[:_MAX_PROMPT_PASSAGES]
     markers = MarkerStream({item.index: item for item in evidence}.get)
     if cause is None:
-        messages = [*prompt_history(history), _prompt(result.question, evidence)]
+        prompt = f"Passages:\n{passages_json(evidence)}\n\nQuestion: {result.question}"
+        messages = [*prompt_history(history), Message("user", prompt)]
         try:
             async for piece in _stream_model(model, messages, markers):
                 yield piece
@@ -66,10 +67,6 @@ async def stream_synthesis(
         return
     async for piece in stream_fallback(result, cause, markers, model.name):
         yield piece
-
-
-def _prompt(question: str, evidence: Sequence[Evidence]) -> Message:
-    return Message("user", f"Passages:\n{passages_json(evidence)}\n\nQuestion: {question}")
 
 
 async def _stream_model(model: Model, messages: Sequence[Message], markers: MarkerStream) -> AsyncIterator[Event | str]:
@@ -128,26 +125,17 @@ async def _simple_summary(
         raise _chat_failed(error) from error
     if not chosen:
         raise _chat_failed(None)
-    best, related = chosen[0], chosen[1:]
-    head = f"**{source_heading(best.evidence.passage)}**\n\n"
-    text, marker = best.block.text, _marker(best)
-    yield head
-    yield text
-    yield marker
-    offset += len(head)
-    yield cite(best.evidence, best.block.start, best.block.end, offset, offset + len(text))
-    offset += len(text) + len(marker)
-    if related:
-        async for piece in _stream_cards(related, "\n\nRelated:\n\n", offset):
-            yield piece
+    head = f"**{source_heading(chosen[0].evidence.passage)}**\n\n"
+    pieces, offset = _quotation(chosen[0], head, offset)
+    for piece in (*pieces, *_cards(chosen[1:], "\n\nRelated:\n\n", offset)):
+        yield piece
     yield ResponseEvent("", mode=mode, model=model, model_error=model_error)
 
 
 async def stream_not_found(result: RetrievalResult) -> AsyncIterator[Event | str]:
     """Stream that nothing was found, with the nearest passages as quotations but without an answer."""
     yield NOT_FOUND
-    nearest = await _chosen(result)
-    async for piece in _stream_cards(nearest, "\n\nThe nearest passages:\n\n", len(NOT_FOUND)):
+    for piece in _cards(await _chosen(result), "\n\nThe nearest passages:\n\n", len(NOT_FOUND)):
         yield piece
     yield ResponseEvent("", mode="not_found")
 
@@ -157,17 +145,23 @@ async def _chosen(result: RetrievalResult) -> list[RankedBlock]:
     return select_blocks(await ranker.rank(result.evidence), MAX_QUOTED)
 
 
-async def _stream_cards(chosen: Sequence[RankedBlock], lead: str, offset: int) -> AsyncIterator[Event | str]:
+def _cards(chosen: Sequence[RankedBlock], lead: str, offset: int) -> list[Event | str]:
+    """Return the pieces of blocks as quotations of Markdown, from an offset of the answer on."""
+    cards: list[Event | str] = []
     for ranked in chosen:
         head = f"{lead}> **{source_heading(ranked.evidence.passage)}**\n>\n> "
-        text, marker = _quoted(ranked.block.text), _quoted(_marker(ranked))
-        yield head
-        yield text
-        yield marker
-        offset += len(head)
-        yield cite(ranked.evidence, ranked.block.start, ranked.block.end, offset, offset + len(text))
-        offset += len(text) + len(marker)
+        pieces, offset = _quotation(ranked, head, offset, newline="\n> ")
+        cards += pieces
         lead = "\n\n"
+    return cards
+
+
+def _quotation(ranked: RankedBlock, head: str, offset: int, newline: str = "\n") -> tuple[list[Event | str], int]:
+    """Return the pieces of a block that is quoted at an offset of the answer, and the offset of its end."""
+    text, marker = (part.replace("\n", newline) for part in (ranked.block.text, _marker(ranked)))
+    start = offset + len(head)
+    citation = cite(ranked.evidence, ranked.block.start, ranked.block.end, start, start + len(text))
+    return [head, text, marker, citation], start + len(text) + len(marker)
 
 
 def source_heading(passage: Passage) -> str:
@@ -182,10 +176,6 @@ def _marker(ranked: RankedBlock) -> str:
     text = ranked.block.text
     own_line = text.endswith(("```", "~~~")) or text.rpartition("\n")[2].startswith("|")
     return f"{NEW_PARAGRAPH if own_line else ' '}[{ranked.evidence.index}]"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\n", "\n> ")
 
 
 def _chat_failed(error: Exception | None) -> AgentError:

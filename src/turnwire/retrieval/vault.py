@@ -26,10 +26,10 @@ from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
 from turnwire.retrieval.index.library import Document, NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.notes import Vault
 from turnwire.retrieval.prompts import prompt_history
 from turnwire.retrieval.search import MAX_QUERY, map_index_errors
 from turnwire.retrieval.synthesis import removed_markers
-from turnwire.tools.vault import Vault
 
 VAULT_INSTRUCTIONS = """\
 You help the user with a vault of Markdown notes, through the tools you have. Answer from the notes: search with short
@@ -95,9 +95,9 @@ class VaultNoteIndex:
         fields = [_passage_fields(item) for item in state.evidence.add(shown, "read_note")]
         return {"note": path, "passages": fields, "next_start": shown[-1].end if has_more else None}
 
-    async def linked(self, citation: CitationEvent, owner: str) -> CitationEvent:
-        """Return the citation with a link to its note; one of an uploaded document has no link."""
-        if citation.url is not None:
+    async def linked(self, citation: Event | str, owner: str) -> Event | str:
+        """Return a citation of a note with a link to the note, and anything else as it is."""
+        if not isinstance(citation, CitationEvent) or citation.url is not None:
             return citation
         state = _state.get(None)
         note = None if state is None else state.notes.get(citation.document_id)
@@ -132,7 +132,7 @@ class ExtractiveVaultAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         async with aclosing(cast("Any", self._agent.answer(turn))) as pieces:
             async for piece in pieces:
-                yield await self._notes.linked(piece, turn.principal) if isinstance(piece, CitationEvent) else piece
+                yield await self._notes.linked(piece, turn.principal)
 
 
 class VaultAgent:
@@ -163,18 +163,15 @@ class VaultAgent:
             async for piece in pieces:
                 is_text = isinstance(piece, str)
                 for shown in markers.feed(piece) if is_text else markers.finish():
-                    yield await self._linked(shown, turn)
+                    yield await self._notes.linked(shown, turn.principal)
                 if not is_text:
                     if isinstance(piece, ToolResultEvent) and piece.tool in _EVIDENCE_TOOLS:
                         recorded = await _record_evidence(book, recorded)
                     yield piece
         for shown in markers.finish():
-            yield await self._linked(shown, turn)
+            yield await self._notes.linked(shown, turn.principal)
         if notice := removed_markers(markers):
             yield notice
-
-    async def _linked(self, shown: str | CitationEvent, turn: Turn) -> str | CitationEvent:
-        return shown if isinstance(shown, str) else await self._notes.linked(shown, turn.principal)
 
 
 async def _record_evidence(book: EvidenceBook, recorded: int) -> int:

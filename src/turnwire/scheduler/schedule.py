@@ -121,18 +121,6 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         return int(found.astimezone(UTC).timestamp() * 1000)
 
-    def annotation(self) -> Annotation:
-        """Return the schedule as it is stored; it is erased with its session."""
-        value = ascii_json(msgspec.to_builtins(self)).decode("ascii")
-        return Annotation(
-            kind="schedule",
-            key=self.id,
-            principal=self.principal,
-            at=self.created_at,
-            value=value,
-            session_id=self.session_id,
-        )
-
 
 class ScheduleRun(Struct, frozen=True, omit_defaults=True):
     """The result for the last due time of a schedule: the id of the turn that was started, or an error."""
@@ -142,13 +130,21 @@ class ScheduleRun(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
+def annotation_of(schedule: Schedule, run: ScheduleRun | None = None) -> Annotation:
+    """Return a schedule, or its last run, as it is stored; both are erased with the schedule's session."""
+    return Annotation(
+        kind="schedule" if run is None else "schedule_run",
+        key=schedule.id,
+        principal=schedule.principal,
+        at=schedule.created_at if run is None else run.due,
+        value=ascii_json(msgspec.to_builtins(run or schedule)).decode("ascii"),
+        session_id=schedule.session_id,
+    )
+
+
 def read_schedules(annotations: Sequence[Annotation]) -> list[Schedule]:
     """Return stored schedules. May read files: not for the event loop."""
     schedules = [msgspec.json.decode(annotation.value, type=Schedule) for annotation in annotations]
     for schedule in schedules:
         time_zone(schedule.timezone)
     return schedules
-
-
-def read_run(annotation: Annotation) -> ScheduleRun:
-    return msgspec.json.decode(annotation.value, type=ScheduleRun)

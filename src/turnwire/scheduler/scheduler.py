@@ -16,12 +16,12 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import Field
 
-from turnwire.core.contracts.stores import Annotation, Store
+from turnwire.core.contracts.stores import Store
 from turnwire.core.errors import NotFoundError, ShuttingDownError, StoreError, ToolError, TurnwireError
 from turnwire.core.ids import new_id
-from turnwire.core.log.codec import ascii_json, now_ms, time_text
+from turnwire.core.log.codec import now_ms, time_text
 from turnwire.core.log.scope import current_turn
-from turnwire.scheduler.schedule import Schedule, ScheduleError, ScheduleRun, read_run, read_schedules
+from turnwire.scheduler.schedule import Schedule, ScheduleError, ScheduleRun, annotation_of, read_schedules
 from turnwire.tools import Tool, tool
 
 logger = logging.getLogger("turnwire.scheduler")
@@ -70,7 +70,7 @@ class Scheduler:
         if not schedule.id:
             await self._make_room(schedule.principal)
             schedule = replace(schedule, id=new_id())
-        await self._store.annotate(schedule.annotation())
+        await self._store.annotate(annotation_of(schedule))
         self._changed.set()
         return schedule
 
@@ -116,7 +116,7 @@ class Scheduler:
 
     async def last_run(self, schedule: Schedule) -> ScheduleRun | None:
         annotation = await self._store.find_annotation("schedule_run", schedule.id)
-        return read_run(annotation) if annotation else None
+        return msgspec.json.decode(annotation.value, type=ScheduleRun) if annotation else None
 
     # Due times
 
@@ -179,16 +179,8 @@ class Scheduler:
                 await self._record(schedule, ScheduleRun(due, turn_id))
 
     async def _record(self, schedule: Schedule, run: ScheduleRun) -> None:
-        annotation = Annotation(
-            kind="schedule_run",
-            key=schedule.id,
-            principal=schedule.principal,
-            at=run.due,
-            value=ascii_json(msgspec.to_builtins(run)).decode("ascii"),
-            session_id=schedule.session_id,
-        )
         with suppress(NotFoundError):  # The session was deleted, and the schedule with it.
-            await self._store.annotate(annotation)
+            await self._store.annotate(annotation_of(schedule, run))
 
 
 def _with_progress(schedule: Schedule, known: Schedule | None, now: int) -> Schedule:

@@ -1,9 +1,8 @@
 """HTML as text: one parser, for web pages (`page_text`) and for documents (`read_blocks`)."""
 
 import re
+from functools import cached_property
 from html.parser import HTMLParser
-
-from msgspec import Struct
 
 from turnwire.core.log.codec import clean_text
 
@@ -30,17 +29,30 @@ _CHARSET = re.compile(
 )
 
 
-class HtmlBlock(Struct, frozen=True):
+class HtmlBlock:
     """A paragraph, heading, list item, table row or preformatted text. `level` is 1 to 6 for a heading, otherwise 0.
 
     `is_item` is True for the first paragraph of a list item.
     """
 
-    text: str
-    level: int
-    preformatted: bool
-    in_main: bool
-    is_item: bool
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.level = 0
+        self.preformatted = False
+        self.in_main = False
+        self.is_item = False
+
+    def add(self, data: str) -> None:
+        # A line break in the source is a space on the page, unlike that of a <br>.
+        self.parts.append(data if self.preformatted else _SPACE.sub(" ", data))
+
+    @cached_property
+    def text(self) -> str:
+        # Cleaned only now, because a reference such as &#29; becomes a control character while it is parsed.
+        text = clean_text("".join(self.parts))
+        if self.preformatted:
+            return text.strip("\n")
+        return "\n".join(_SPACE.sub(" ", line).strip() for line in text.split("\n")).strip()
 
 
 def decode_page(body: bytes, charset: str | None) -> str:
@@ -67,39 +79,14 @@ def read_blocks(
     parser = _BlockParser(skip, cell_separator)
     parser.feed(source)
     parser.close()
-    # Cleaned only now, because a reference such as &#29; becomes a control character while it is parsed.
-    title = _SPACE.sub(" ", clean_text("".join(parser.title))).strip()
-    return title, [piece.block() for piece in parser.pieces]
-
-
-class _Piece:
-    """A block while its text arrives."""
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.level = 0
-        self.preformatted = False
-        self.in_main = False
-        self.is_item = False
-
-    def add(self, data: str) -> None:
-        # A line break in the source is a space on the page, unlike that of a <br>.
-        self.parts.append(data if self.preformatted else _SPACE.sub(" ", data))
-
-    def block(self) -> HtmlBlock:
-        text = clean_text("".join(self.parts))
-        if self.preformatted:
-            text = text.strip("\n")
-        else:
-            text = "\n".join(_SPACE.sub(" ", line).strip() for line in text.split("\n")).strip()
-        return HtmlBlock(text, self.level, self.preformatted, self.in_main, self.is_item)
+    return _SPACE.sub(" ", clean_text("".join(parser.title))).strip(), parser.blocks
 
 
 class _BlockParser(HTMLParser):
     def __init__(self, skip: frozenset[str], cell_separator: str) -> None:
         super().__init__(convert_charrefs=True)
         self.title: list[str] = []
-        self.pieces = [_Piece()]
+        self.blocks = [HtmlBlock()]
         self._skip = skip
         self._cell_separator = cell_separator
         self._in_title = False
@@ -120,7 +107,7 @@ class _BlockParser(HTMLParser):
         elif tag == "pre":
             self._pre += 1
         elif tag == "br":
-            self.pieces[-1].parts.append("\n")
+            self.blocks[-1].parts.append("\n")
         self._separate(tag)
         if tag in _BLOCKS:
             self._begin_block(tag)
@@ -141,28 +128,28 @@ class _BlockParser(HTMLParser):
         if self._in_title:
             self.title.append(data)
         elif not self._skipped:
-            self.pieces[-1].add(data)
+            self.blocks[-1].add(data)
 
     def _skips(self, tag: str) -> bool:
         return tag in self._skip and not (tag == "header" and self._main)
 
     def _separate(self, tag: str) -> None:
         """Keep the texts of two table cells, or of two custom elements, apart."""
-        parts = self.pieces[-1].parts
+        parts = self.blocks[-1].parts
         if tag in _CELLS:
             parts.append(self._cell_separator if parts else "")
         elif "-" in tag:
             parts.append(" ")
 
     def _begin_block(self, tag: str) -> None:
-        previous = self.pieces[-1]
+        previous = self.blocks[-1]
         # A paragraph that begins an item is the item; what follows an empty item is not.
         begins_item = previous.is_item and bool(tag) and not "".join(previous.parts).strip()
         if previous.parts:
-            self.pieces.append(_Piece())
+            self.blocks.append(HtmlBlock())
         level = _HEADING.fullmatch(tag)
-        piece = self.pieces[-1]
-        piece.is_item = tag == "li" or (begins_item and not level)
-        piece.level = int(level[1]) if level else 0
-        piece.preformatted = self._pre > 0
-        piece.in_main = self._main > 0
+        block = self.blocks[-1]
+        block.is_item = tag == "li" or (begins_item and not level)
+        block.level = int(level[1]) if level else 0
+        block.preformatted = self._pre > 0
+        block.in_main = self._main > 0

@@ -83,7 +83,8 @@ async def _exchange(process: asyncio.subprocess.Process, content: bytes) -> byte
     return bytes(output)
 
 
-def _main(suffix: str, seconds: int) -> None:
+def main(suffix: str, seconds: int) -> None:
+    """Parse standard input in this process, confined, and write the result to standard output."""
     try:
         import resource
 
@@ -107,4 +108,4 @@ def _main(suffix: str, seconds: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

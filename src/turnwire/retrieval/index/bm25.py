@@ -55,7 +55,7 @@ class PassageLengths:
         self._lengths: dict[int, int] = {}
         self._private: dict[int, str] = {}
         rows = database.execute(
-            "SELECT p.id, d.owner, s.sz FROM passages p JOIN documents d ON d.id = p.document_id"
+            "SELECT p.id, d.owner, s.sz FROM passage p JOIN document d ON d.id = p.document_id"
             " JOIN words_docsize s ON s.id = p.id"
         )
         for passage_id, owner, sizes in rows:

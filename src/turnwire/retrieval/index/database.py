@@ -18,22 +18,24 @@ try:
 except ImportError:  # On Windows, SQLite's own lock is the only one.
     fcntl = None
 
-VERSION = 1
+VERSION = 2
 _BUSY_SECONDS = 30
 
 _TABLES = f"""
-CREATE TABLE changes(count INTEGER NOT NULL);
-INSERT INTO changes VALUES (0);
+CREATE TABLE index_version(version INTEGER NOT NULL);
+INSERT INTO index_version VALUES (0);
 
-CREATE TABLE roots(
+CREATE TABLE document_root(
     path TEXT PRIMARY KEY,
     is_own INTEGER NOT NULL          -- Turnwire's own documentation: it leaves when there is anything else
 ) WITHOUT ROWID;
 
-CREATE TABLE documents(
+CREATE TABLE document(
     id TEXT PRIMARY KEY,
     root TEXT,                       -- null for what was uploaded
     name TEXT NOT NULL,              -- the path below the root, or the name it was uploaded with
+    folded_name TEXT NOT NULL,
+    folded_title TEXT NOT NULL,
     owner TEXT,                      -- null for what everyone may read
     title TEXT NOT NULL,
     format TEXT NOT NULL,
@@ -44,12 +46,12 @@ CREATE TABLE documents(
     passages INTEGER NOT NULL,
     indexed_at INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX documents_root ON documents(root);
-CREATE INDEX documents_owner ON documents(owner) WHERE owner IS NOT NULL;
+CREATE INDEX document_by_root ON document(root);
+CREATE INDEX document_by_owner ON document(owner) WHERE owner IS NOT NULL;
 
-CREATE TABLE passages(
+CREATE TABLE passage(
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: who holds an old id must not find another text
-    document_id TEXT NOT NULL,
+    document_id TEXT NOT NULL REFERENCES document ON DELETE CASCADE,
     ordinal INTEGER NOT NULL,
     heading TEXT NOT NULL,
     text TEXT NOT NULL,              -- up to the next passage: all of them joined are the document
@@ -59,12 +61,14 @@ CREATE TABLE passages(
     line_end INTEGER NOT NULL,
     page INTEGER
 );
-CREATE UNIQUE INDEX passages_document ON passages(document_id, ordinal);
+CREATE UNIQUE INDEX passage_by_document ON passage(document_id, ordinal);
 
 CREATE VIRTUAL TABLE words USING fts5(heading, body, tokenize="{TOKENIZER}");
 
-CREATE TABLE vectors(
-    passage_id INTEGER NOT NULL,
+CREATE TRIGGER passage_removed AFTER DELETE ON passage BEGIN DELETE FROM words WHERE rowid = old.id; END;
+
+CREATE TABLE passage_vector(
+    passage_id INTEGER NOT NULL REFERENCES passage ON DELETE CASCADE,
     embedder TEXT NOT NULL,
     vector BLOB NOT NULL,            -- float32, of length one
     PRIMARY KEY(passage_id, embedder)
@@ -101,8 +105,7 @@ class IndexFile:
         # The documents can be indexed again, so a commit need not wait for the disk.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA cache_size = -32000")
-        # SQLite's own `lower` handles ASCII only.
-        database.create_function("lowered", 1, str.lower, deterministic=True)
+        database.execute("PRAGMA foreign_keys = ON")
         return database
 
     def _connect_reader(self) -> sqlite3.Connection:
@@ -133,7 +136,7 @@ class IndexFile:
         with self._writing, self._locked():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                self._writer.execute("UPDATE changes SET count = count + 1")
+                self._writer.execute("UPDATE index_version SET version = version + 1")
                 yield self._writer
                 self._writer.execute("COMMIT")
             except BaseException:

@@ -4,42 +4,43 @@ Words are stemmed by PostgreSQL's dictionary and found by its index. Passages ar
 from the statistics of those that the reader may read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.index.bm25 import K1, MIN_RARITY, B
 from turnwire.retrieval.index.library import (
-    DOCUMENT_COLUMNS,
     HEADING_MARK,
     PASSAGE_COLUMNS,
-    Document,
+    VISIBLE,
+    DocumentLibrary,
+    IndexConnection,
     NewDocument,
     Passage,
-    document_from,
-    indexed_heading,
+    QueryResult,
+    T,
     passage_from,
     term_weights,
 )
 from turnwire.retrieval.index.terms import content_terms, plain_words
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from turnwire.stores.postgres.shared_database import SharedDatabase
+
 # An advisory lock: of several processes that read the same folder, one writes at a time.
 _LOCK = 0x7475726E_00000003
 _MAX_WORD = 200
 _MAX_STEMS = 50_000
 _MAX_POSITION = 16_383
 """Of a word in a tsvector."""
-_VISIBLE = "(d.owner IS NULL OR d.owner = ?)"
 # Every occurrence of a word of the query is counted once, for its rarity and for the scores.
 _SEARCH = f"""
     WITH readable AS (
-        SELECT sum(d.passages)::float8 AS total, sum(d.length)::float8 AS words FROM document d WHERE {_VISIBLE}
+        SELECT sum(d.passages)::float8 AS total, sum(d.length)::float8 AS words FROM document d WHERE {VISIBLE}
     ), hit AS MATERIALIZED (
         SELECT p.id, p.length, w.lexeme, cardinality(w.positions)::float8 AS frequency
         FROM passage p JOIN document d ON d.id = p.document_id, unnest(p.words) AS w
-        WHERE p.words @@ ?::text::tsquery AND {_VISIBLE} AND w.lexeme = ANY(?::text[])
+        WHERE p.words @@ ?::text::tsquery AND {VISIBLE} AND w.lexeme = ANY(?::text[])
     ), rarity AS (
         SELECT lexeme, greatest(ln((total - count(*) + 0.5) / (count(*) + 0.5)), {MIN_RARITY}) AS weight
         FROM hit, readable GROUP BY lexeme, total
@@ -53,35 +54,25 @@ _SEARCH = f"""
 """
 
 
-class QueryResult(Protocol):
-    def __iter__(self) -> Iterator[Any]: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
+class _CleanConnection:
+    """A connection that leaves out of texts what PostgreSQL refuses: NUL and lone surrogates."""
+
+    def __init__(self, connection: IndexConnection) -> None:
+        self._connection = connection
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> QueryResult:
+        cleaned = [clean_text(value) if isinstance(value, str) else value for value in values]
+        return self._connection.execute(query, cleaned)
 
 
-class IndexConnection(Protocol):
-    """A connection inside a transaction. `?` stands for a value."""
-
-    def execute(self, query: str, values: Sequence[object] = ()) -> QueryResult: ...
-
-
-class IndexDatabase(Protocol):
-    """A database that several machines share."""
-
-    @property
-    def location(self) -> str: ...
-    def open(self) -> None: ...
-    def transaction(self, work: Callable[[Any], T]) -> T:
-        """Return the result of `work(connection)`, which may be called again if the connection is lost."""
-        ...
-
-
-class PostgresLibrary:
-    """A `DocumentLibrary` in a database, which its owner closes."""
+class PostgresLibrary(DocumentLibrary):
+    """A library in a database, which its owner closes."""
 
     is_shared = True
+    in_list = "= ANY(?::bigint[])"
+    position = "strpos"
 
-    def __init__(self, database: IndexDatabase) -> None:
+    def __init__(self, database: "SharedDatabase") -> None:
         self._database = database
         self._stems: dict[str, str] = {}
 
@@ -95,45 +86,26 @@ class PostgresLibrary:
     def close(self) -> None:
         self._stems.clear()
 
-    # Documents
+    def _read(self, query: str, *values: object) -> list[Any]:
+        return self._database.transaction(lambda database: _CleanConnection(database).execute(query, values).fetchall())
 
-    def put(self, documents: Iterable[NewDocument]) -> None:
-        new = list(documents)
+    def _write(self, work: Callable[[IndexConnection], T]) -> T:
+        def write(database: IndexConnection) -> T:
+            database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            database.execute("UPDATE index_version SET version = version + 1")
+            return work(_CleanConnection(database))
 
-        def write(database: IndexConnection) -> None:
-            _begin_write(database)
-            kept = self._unchanged(database, new)
-            for document in new:
-                if document.record.id not in kept:
-                    database.execute("DELETE FROM document WHERE id = ?", (document.record.id,))
-                    self._insert(database, document)
-
-        self._database.transaction(write)
-
-    def _unchanged(self, database: IndexConnection, documents: Sequence[NewDocument]) -> set[str]:
-        """Return the ids of documents that another process has indexed meanwhile, whose vectors would be lost."""
-        digests = {document.record.id: document.record.digest for document in documents}
-        query = "SELECT id, digest FROM document WHERE id = ANY(?::text[])"
-        return {row[0] for row in database.execute(query, (list(digests),)) if digests[row[0]] == row[1]}
+        return self._database.transaction(write)
 
     def _insert(self, database: IndexConnection, document: NewDocument) -> None:
-        record = document.record
-        texts = [f"{indexed_heading(record, chunk)}\n{chunk.text}" for chunk in document.chunks]
+        chunks = document.chunks
+        texts = [f"{document.indexed_heading(chunk)}\n{chunk.text}" for chunk in chunks]
         words = [[word[:_MAX_WORD] for word in plain_words(text)] for text in texts]
         stems = self._stemmed(database, {word for each in words for word in each})
-        values = {name: getattr(record, name) for name in DOCUMENT_COLUMNS.split(", ")}
-        values |= {name: _storable(value) for name, value in values.items() if isinstance(value, str)}
-        values |= {
-            "folded_name": values["name"].lower(),
-            "folded_title": values["title"].lower(),
-            "length": sum(map(len, words)),
-        }
-        marks = ",".join("?" * len(values))
-        database.execute(f"INSERT INTO document ({', '.join(values)}) VALUES ({marks})", [*values.values()])
-        chunks = document.chunks
+        self._insert_record(database, document.record, length=sum(map(len, words)))
         columns: list[list[Any]] = [
             list(range(len(chunks))),
-            [_storable(HEADING_MARK.join(chunk.headings)) for chunk in chunks],
+            [clean_text(HEADING_MARK.join(chunk.headings)) for chunk in chunks],
             [chunk.text for chunk in chunks],
             [chunk.start for chunk in chunks],
             [chunk.end for chunk in chunks],
@@ -149,7 +121,7 @@ class PostgresLibrary:
             " u.line_end, u.page, u.length, u.words::tsvector FROM unnest(?::int[], ?::text[], ?::text[], ?::int[],"
             " ?::int[], ?::int[], ?::int[], ?::int[], ?::int[], ?::text[]) AS u (ordinal, heading, text, char_start,"
             " char_end, line_start, line_end, page, length, words) ORDER BY u.ordinal",
-            [record.id, *columns],
+            [document.record.id, *columns],
         )
 
     def _stemmed(self, database: IndexConnection, words: set[str]) -> dict[str, str]:
@@ -162,47 +134,6 @@ class PostgresLibrary:
             known.update((word, stem or word) for word, stem in database.execute(query, (new,)))
         return {word: known[word] for word in words}
 
-    def remove(self, document_ids: Iterable[str]) -> None:
-        ids = list(document_ids)
-
-        def write(database: IndexConnection) -> None:
-            _begin_write(database)
-            database.execute("DELETE FROM document WHERE id = ANY(?::text[])", (ids,))
-
-        self._database.transaction(write)
-
-    def documents(
-        self, *, owner: str | None = None, search: str | None = None, after: str | None = None, limit: int = 50
-    ) -> list[Document]:
-        conditions, values = [_VISIBLE], list[object]([owner])
-        if search:
-            conditions.append("(strpos(folded_name, ?) > 0 OR strpos(folded_title, ?) > 0)")
-            # A search for a NUL character alone becomes an empty text, which every name contains; NULL is in none.
-            values += [_storable(search).lower() or None] * 2
-        if after is not None:
-            conditions.append("(name, id) > (SELECT name, id FROM document WHERE id = ?)")
-            values.append(_storable(after))
-        query = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE {' AND '.join(conditions)} ORDER BY name, id LIMIT ?"
-        return [document_from(row) for row in self._select(query, *values, limit)]
-
-    def document(self, document_id: str, *, owner: str | None = None) -> Document:
-        query = f"SELECT {DOCUMENT_COLUMNS} FROM document d WHERE id = ? AND {_VISIBLE}"
-        rows = self._select(query, _storable(document_id), owner)
-        if not rows:
-            raise DocumentNotFoundError(document_id)
-        return document_from(rows[0])
-
-    def uploads(self, owner: str) -> int:
-        return self._select("SELECT count(*) FROM document WHERE owner = ?", owner)[0][0]
-
-    def count(self) -> tuple[int, int]:
-        return self._select("SELECT (SELECT count(*) FROM document), (SELECT count(*) FROM passage)")[0]
-
-    def version(self) -> int:
-        return self._select("SELECT version FROM index_version")[0][0]
-
-    # Passages
-
     def search(self, query: str, *, owner: str | None = None, limit: int = 10) -> list[Passage]:
         words = {word[:_MAX_WORD] for term in content_terms(query) for word in _query_words(term)}
         if not words:
@@ -213,19 +144,19 @@ class PostgresLibrary:
             values = (owner, " | ".join(map(_quoted, stems)), owner, stems, limit)
             return database.execute(_SEARCH, values).fetchall()
 
-        return [passage_from(row) for row in self._database.transaction(read)]
+        return [passage_from(row, score) for *row, score in self._database.transaction(read)]
 
     def weights(self, terms: Sequence[str], *, owner: str | None = None) -> dict[str, float]:
         words = {term: [word[:_MAX_WORD] for word in plain_words(term)] for term in terms}
 
         def read(database: IndexConnection) -> dict[str, float]:
-            query = f"SELECT coalesce(sum(passages), 0)::bigint FROM document d WHERE {_VISIBLE}"
+            query = f"SELECT coalesce(sum(passages), 0)::bigint FROM document d WHERE {VISIBLE}"
             (total,) = database.execute(query, (owner,)).fetchone()
             stems = self._stemmed(database, {word for each in words.values() for word in each})
             counts: dict[str, int] = dict.fromkeys(terms, 0)
             query = (
                 "SELECT count(*) FROM passage p JOIN document d ON d.id = p.document_id"
-                f" WHERE p.words @@ ?::text::tsquery AND {_VISIBLE}"
+                f" WHERE p.words @@ ?::text::tsquery AND {VISIBLE}"
             )
             for term, each in words.items():
                 if each:
@@ -235,134 +166,11 @@ class PostgresLibrary:
 
         return self._database.transaction(read)
 
-    def passages(self, ids: Sequence[int], *, owner: str | None = None) -> list[Passage]:
-        rows = self._select(
-            f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
-            f" WHERE p.id = ANY(?::bigint[]) AND {_VISIBLE}",
-            list(ids),
-            owner,
-        )
-        passages = {row[0]: passage_from(row) for row in rows}
-        return [passages[passage_id] for passage_id in ids if passage_id in passages]
-
-    def passage(self, chunk_id: str, *, owner: str | None = None) -> Passage:
-        document_id, _, ordinal = chunk_id.rpartition(":")
-        if ordinal.isdecimal() and len(ordinal) < 10:
-            rows = self._select(
-                f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
-                f" WHERE p.document_id = ? AND p.ordinal = ? AND {_VISIBLE}",
-                _storable(document_id),
-                int(ordinal),
-                owner,
-            )
-            if rows:
-                return passage_from(rows[0])
-        raise DocumentNotFoundError(chunk_id)
-
-    def document_passages(self, document_id: str, *, start: int = 0, end: int | None = None) -> list[Passage]:
-        rows = self._select(
-            f"SELECT {PASSAGE_COLUMNS}, 0.0::float8 FROM passage p JOIN document d ON d.id = p.document_id"
-            " WHERE p.document_id = ? AND p.char_start + char_length(p.text) > ?"
-            " AND p.char_start < coalesce(?::bigint, p.char_start + 1) ORDER BY p.ordinal",
-            _storable(document_id),
-            start,
-            end,
-        )
-        return [passage_from(row, whole=True) for row in rows]
-
-    # Roots
-
-    def roots(self) -> dict[str, bool]:
-        return dict(self._select("SELECT path, is_own FROM document_root ORDER BY path"))
-
-    def add_root(self, path: str, *, is_own: bool = False) -> None:
-        def write(database: IndexConnection) -> None:
-            _begin_write(database)
-            database.execute(
-                "INSERT INTO document_root VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET is_own = excluded.is_own",
-                (_storable(path), is_own),
-            )
-            if not is_own:
-                own = "SELECT path FROM document_root WHERE is_own"
-                database.execute(f"DELETE FROM document WHERE root IN ({own})")
-                database.execute("DELETE FROM document_root WHERE is_own")
-
-        roots = self.roots()
-        if roots.get(path) is not is_own or (not is_own and True in roots.values()):
-            self._database.transaction(write)
-
-    def forget_root(self, path: str) -> int:
-        def write(database: IndexConnection) -> int:
-            _begin_write(database)
-            database.execute("DELETE FROM document_root WHERE path = ?", (_storable(path),))
-            return len(
-                database.execute("DELETE FROM document WHERE root = ? RETURNING id", (_storable(path),)).fetchall()
-            )
-
-        return self._database.transaction(write)
-
-    def digests(self, root: str) -> dict[str, tuple[str, str]]:
-        rows = self._select("SELECT name, id, digest FROM document WHERE root = ?", _storable(root))
-        return {name: (document_id, digest) for name, document_id, digest in rows}
-
-    # Vectors
-
-    def vector_owners(self, embedder: str) -> list[tuple[int, str | None, bool]]:
-        return self._select(
-            "SELECT p.id, d.owner, v.passage_id IS NOT NULL FROM passage p JOIN document d ON d.id = p.document_id"
-            " LEFT JOIN passage_vector v ON v.passage_id = p.id AND v.embedder = ? ORDER BY p.id",
-            embedder,
-        )
-
-    def vectors(self, embedder: str, ids: Sequence[int]) -> list[tuple[int, bytes]]:
-        query = "SELECT passage_id, vector FROM passage_vector WHERE embedder = ? AND passage_id = ANY(?::bigint[])"
-        return self._select(query, embedder, list(ids))
-
-    def without_vector(self, embedder: str, limit: int) -> list[tuple[int, str]]:
-        return self._select(
-            # The title comes first, because an encoder truncates, and a passage alone may lack its subject.
-            "SELECT p.id, d.title || chr(10) || p.heading || chr(10) || p.text"
-            " FROM passage p JOIN document d ON d.id = p.document_id WHERE NOT EXISTS"
-            " (SELECT 1 FROM passage_vector v WHERE v.passage_id = p.id AND v.embedder = ?) ORDER BY p.id LIMIT ?",
-            embedder,
-            limit,
-        )
-
-    def vector_counts(self, embedder: str) -> tuple[int, int]:
-        query = "SELECT (SELECT count(*) FROM passage_vector WHERE embedder = ?), (SELECT count(*) FROM passage)"
-        return self._select(query, embedder)[0]
-
-    def put_vectors(self, embedder: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-        def write(database: IndexConnection) -> None:
-            _begin_write(database)
-            database.execute(
-                "INSERT INTO passage_vector SELECT p.id, ?, u.vector FROM unnest(?::bigint[], ?::bytea[])"
-                " AS u (id, vector) JOIN passage p ON p.id = u.id"
-                " ON CONFLICT (passage_id, embedder) DO UPDATE SET vector = excluded.vector",
-                (embedder, [passage_id for passage_id, _ in vectors], [vector for _, vector in vectors]),
-            )
-
-        self._database.transaction(write)
-
-    def _select(self, query: str, *values: object) -> list[Any]:
-        return self._database.transaction(lambda database: database.execute(query, values).fetchall())
-
 
 def _query_words(term: str) -> list[str]:
     """Return the words of a term, without the letter after an apostrophe, which is in every second passage."""
     words = list(plain_words(term))
     return [word for word in words if len(word) > 1] or words
-
-
-def _begin_write(database: IndexConnection) -> None:
-    """Wait for other writers, and change the version."""
-    database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    database.execute("UPDATE index_version SET version = version + 1")
-
-
-def _storable(text: str) -> str:
-    """Return the text without what PostgreSQL refuses: NUL and lone surrogates."""
-    return clean_text(text)
 
 
 def _quoted(lexeme: str) -> str:

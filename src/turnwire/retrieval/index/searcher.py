@@ -8,14 +8,13 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from turnwire.core.errors import EmbedderError
 from turnwire.retrieval.embedding import Embedder
-from turnwire.retrieval.index.contract import DocumentLibrary
-from turnwire.retrieval.index.library import Passage
+from turnwire.retrieval.index.library import DocumentLibrary, Passage
 
 if TYPE_CHECKING:
     from turnwire.retrieval.embedding import Vector
@@ -31,25 +30,10 @@ _MAX_RECENT = 4_096
 _MIN_SHARE = 0.9
 
 
-class MeaningIndex(Protocol):
-    """A search for passages by meaning."""
-
-    async def nearest(self, query: str, limit: int, *, owner: str | None = None) -> list[tuple[int, float]] | None:
-        """Return ids and similarities of passages that `owner` may read, most similar first.
-
-        Return None while too few of these passages have a vector.
-        """
-        ...
-
-    async def similarities(self, query: str, texts: Sequence[str], *, owner: str | None = None) -> list[float] | None:
-        """Return the similarity of each text to the query; None while too few passages have a vector."""
-        ...
-
-
 class Searcher:
     """Search over a library that fuses the rankings by words and by meaning."""
 
-    def __init__(self, library: DocumentLibrary, meaning: MeaningIndex | None = None) -> None:
+    def __init__(self, library: DocumentLibrary, meaning: "VectorIndex | None" = None) -> None:
         self.library = library
         self._meaning = meaning
 
@@ -77,7 +61,7 @@ class Searcher:
             logger.warning("the embedder failed, so the answer is chosen by words only: %s", error)
             return None
 
-    async def _nearest(self, meaning: MeaningIndex, query: str, owner: str | None) -> list[tuple[int, float]] | None:
+    async def _nearest(self, meaning: "VectorIndex", query: str, owner: str | None) -> list[tuple[int, float]] | None:
         try:
             return await meaning.nearest(query, _CANDIDATES, owner=owner)
         except EmbedderError as error:
@@ -135,6 +119,10 @@ class VectorIndex:
         self._recent: OrderedDict[str, Vector] = OrderedDict()
 
     async def nearest(self, query: str, limit: int, *, owner: str | None = None) -> list[tuple[int, float]] | None:
+        """Return ids and similarities of passages that `owner` may read, most similar first.
+
+        Return None while too few of these passages have a vector.
+        """
         loaded = await asyncio.to_thread(self._current)
         rows = loaded.rows(owner)
         if rows is None:
@@ -143,6 +131,7 @@ class VectorIndex:
         return await asyncio.to_thread(_nearest, loaded, rows, vector, limit)
 
     async def similarities(self, query: str, texts: Sequence[str], *, owner: str | None = None) -> list[float] | None:
+        """Return the similarity of each text to the query; None while too few passages have a vector."""
         loaded = await asyncio.to_thread(self._current)
         if loaded.rows(owner) is None:
             return None

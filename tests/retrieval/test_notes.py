@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwire.core.errors import ToolError
-from turnwire.tools.vault import Vault, VaultLimits
+from turnwire.retrieval.notes import Vault, VaultLimits
 
 SECRET = "what nobody may read"
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from turnwire.core.errors import ToolError
 from turnwire.core.log.codec import clean_text
+from turnwire.retrieval.prompts import framed
 from turnwire.tools.declaration import Tool, tool
-from turnwire.tools.untrusted_text import framed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking, because opening a named pipe would wait for its writer.
