@@ -8,11 +8,12 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
+from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path, leave_agent
 from turnwire.agents.event_queue import EventQueue, enter_run
@@ -33,6 +34,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.log.model_options import ModelOptions
 from turnwire.core.run.inputs import current_inputs
+from turnwire.tools.declaration import Tool
 from turnwire.tools.invocation import elapsed_ms, loggable
 
 T = TypeVar("T")
@@ -42,17 +44,19 @@ class ToolStep(ABC, Generic[T]):
     """One tool call of an SDK, whose outcome is a `T`.
 
     `needs_approval` is True if a person must decide about the call first, and `editable` if the person may change its
-    arguments. `repeatable` is True if the tool may run again if it breaks off.
+    arguments. `repeatable` is True if the tool may run again if it breaks off. `ours` is the tool if it is one of ours.
     """
 
     needs_approval = False
     editable = False
     repeatable = False
 
-    def __init__(self, call_id: str, tool: str, args: dict[str, Any]) -> None:
+    def __init__(self, call_id: str, tool: str, args: dict[str, Any], ours: Tool | None = None) -> None:
         self.call_id = call_id
         self.tool = tool
         self.args = args
+        if ours is not None:
+            self.editable, self.repeatable = ours.editable, ours.idempotent
 
     @abstractmethod
     async def run(self, args: dict[str, Any]) -> T:
@@ -105,7 +109,8 @@ class RunRecorder:
         try:
             yield
         finally:
-            RunRecorder._running.reset(token)
+            with suppress(ValueError):  # An application may close a run in another task than it has opened it in.
+                RunRecorder._running.reset(token)
 
     def enter(self) -> None:
         """Make this run the current one for the rest of the current task."""
@@ -155,10 +160,10 @@ class RunRecorder:
         self.note_text(text)
         self._put_text(text)
 
-    def write_reply(self, text: str) -> None:
-        """Write an answer that no model has streamed."""
+    def write_reply(self, answer: Any) -> None:
+        """Write an answer that no model has streamed: text, or a value as JSON."""
         self.begins_reply = True
-        self.write(text)
+        self.write(answer if isinstance(answer, str) else to_json(answer, serialize_unknown=True).decode())
 
     def note_text(self, text: str) -> None:
         """Note text that is in the log already."""
