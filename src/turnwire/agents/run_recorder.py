@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Generic, Self, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic_core import to_json
 
@@ -75,6 +76,14 @@ class ToolStep(ABC, Generic[T]):
         """Return a recorded outcome, and repeat the tool's effects on the run."""
 
 
+class CallFailure(Struct, frozen=True):
+    """An exception of a model, or of a tool (`is_tool`), and its name: to tell it apart from the SDK's exceptions."""
+
+    error: Exception
+    name: str
+    is_tool: bool = False
+
+
 class RunRecorder:
     """Recorder of one run of an agent.
 
@@ -82,7 +91,8 @@ class RunRecorder:
     `has_text` is True if the run has written text, `has_answered` if it has since its last tool, and `has_called` if it
     has called a tool. `options` and `client_tools` are what the client has sent for the turn's own run. `max_calls`
     limits the model calls. `editable` names the tools whose arguments a person may change when approving a call.
-    `hides_text` is True while the model writes something that is not for people.
+    `hides_text` is True while the model writes something that is not for people. `failure` is what an adapter has noted
+    about the call that failed last.
     """
 
     _running: "ContextVar[RunRecorder | None]" = ContextVar("turnwire_run", default=None)
@@ -98,6 +108,7 @@ class RunRecorder:
         self.model_calls = 0
         self.has_text = self.has_answered = self.has_called = False
         self.begins_reply = self.hides_text = False
+        self.failure: CallFailure | None = None
         self._began: dict[str, float] = {}
 
     # The current run
@@ -163,7 +174,7 @@ class RunRecorder:
     def write_reply(self, answer: Any) -> None:
         """Write an answer that no model has streamed: text, or a value as JSON."""
         self.begins_reply = True
-        self.write(answer if isinstance(answer, str) else to_json(answer, serialize_unknown=True).decode())
+        self.write(answer_text(answer))
 
     def note_text(self, text: str) -> None:
         """Note text that is in the log already."""
@@ -285,3 +296,8 @@ class RunRecorder:
         if (journal := self.queue.journal) is None:
             return None
         return await journal.begin_tool(self.place, call_id, tool, args, agent_path=self.path, repeatable=repeatable)
+
+
+def answer_text(answer: Any) -> str:
+    """Return an answer that may be a value as text: a value as JSON."""
+    return answer if isinstance(answer, str) else to_json(answer, serialize_unknown=True).decode()

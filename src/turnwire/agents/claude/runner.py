@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 _TIMEOUT = "API_TIMEOUT_MS"
 _SDK = "claude-agent-sdk"
 _TRANSPORT = "claude_agent_sdk._internal.transport.subprocess_cli"
-_MAX_UNREAD = 64
+MAX_UNREAD = 64
 
 
 class RunStart(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class ClaudeProcess:
         transported = replace(options, permission_prompt_tool_name="stdio")
         self._transport = _transport(prompt, transported)
         self._messages = query(prompt=prompt, options=options, transport=self._transport)
-        self._unread: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
+        self._unread: asyncio.Queue[Message | None] = asyncio.Queue(MAX_UNREAD)
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:

@@ -7,6 +7,7 @@ from pydantic_ai import NativeOutput, PromptedOutput, StructuredDict
 from pydantic_ai.settings import ModelSettings
 
 from turnwire.core.log.model_options import AnswerFormat, ModelOptions, NamedTool
+from turnwire.models.openai_shared import sampling_options
 
 # Models of OpenAI's Responses API, which has no `stop`; the SDK drops it silently.
 _WITHOUT_STOP = ("openai:", "openai-responses:")
@@ -14,13 +15,7 @@ _WITHOUT_STOP = ("openai:", "openai-responses:")
 
 def run_settings(options: ModelOptions) -> ModelSettings:
     """Return the settings of a run, without the choice of tools: the SDK refuses one for a whole run."""
-    settings: dict[str, Any] = {
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "max_tokens": options.max_tokens,
-        "stop_sequences": list(options.stop) or None,
-    }
-    return cast("ModelSettings", {name: value for name, value in settings.items() if value is not None})
+    return cast("ModelSettings", sampling_options(options, stop="stop_sequences"))
 
 
 def with_tool_choice(options: ModelOptions, has_called: bool, request: Any) -> Any:
