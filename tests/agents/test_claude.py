@@ -446,13 +446,13 @@ async def test_tool_can_ask_and_runs_again_with_the_answer(scripts: list[Script]
 
 async def test_failure_after_as_many_messages_as_are_kept_unread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     async def messages(**options: Any) -> AsyncIterator[Any]:
-        for _ in range(runner._MAX_UNREAD):
+        for _ in range(runner.MAX_UNREAD):
             yield streamed(type="ping")
         raise ProcessError("Claude Code has failed")
 
     monkeypatch.setattr(runner, "query", messages)
     process = runner.ClaudeProcess(OPTIONS, messages())
-    for _ in range(runner._MAX_UNREAD):
+    for _ in range(runner.MAX_UNREAD):
         assert await within(process.next_message()) is not None
     with pytest.raises(ProcessError):
         await within(process.next_message())

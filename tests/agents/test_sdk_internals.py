@@ -16,16 +16,22 @@ from agno.agent import Agent as AgnoSdkAgent
 from agno.models.base import Model as AgnoModel
 from agno.team import Team
 from agno.tools.function import Function
+from claude_agent_sdk import ClaudeAgentOptions
+from claude_agent_sdk._internal.transport import subprocess_cli
 from google.adk.agents import LlmAgent
 from google.adk.runners import Runner
 from google.adk.utils import _sync_runner
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
+from mcp.server.lowlevel import Server
+from pydantic_ai import Agent as PydanticSdkAgent
 
 from turnwire.agents.agno import AgnoAgent
+from turnwire.agents.claude import ClaudeAgent, claude_tools
 from turnwire.agents.google_adk import GoogleADKAgent
 from turnwire.agents.llama_index import LlamaIndexAgent, OpenAICompatibleLLM
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
+from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.agents.sdk_internals import supported_versions, wrap
 
 
@@ -45,6 +51,14 @@ def llama_index() -> Any:
     return LlamaIndexAgent(LLAMA_AGENT)
 
 
+def claude() -> Any:
+    return ClaudeAgent(ClaudeAgentOptions(mcp_servers={"ours": claude_tools([])}))
+
+
+def pydantic_ai() -> Any:
+    return PydanticAIAgent(PydanticSdkAgent())
+
+
 def openai_agents() -> Any:
     return OpenAIAgentsAgent(OpenAISdkAgent(name="Desk"))
 
@@ -59,6 +73,9 @@ INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("agno", agno, AgnoSdkAgent, "arun"),
     ("agno", agno, Team, "arun"),
     ("agno", agno, Function, "_run_context"),
+    ("claude-agent-sdk", claude, subprocess_cli, "SubprocessCLITransport"),
+    ("mcp", claude, Server, "get_request_handler"),
+    ("mcp", claude, Server, "add_request_handler"),
     ("google-adk", google_adk, Runner, "run_async"),
     ("google-adk", google_adk, Runner, "plugin_manager"),
     ("google-adk", google_adk, _sync_runner, "_use_executor_for_sync_callables"),
@@ -74,6 +91,7 @@ INTERNALS: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("openai-agents", openai_agents, AgentBase, "get_all_tools"),
     ("openai-agents", openai_agents, FunctionTool, "_is_agent_tool"),
     ("openai-agents", openai_agents, Handoff, "_agent_ref"),
+    ("pydantic-ai-slim", pydantic_ai, PydanticSdkAgent, "_output_validators"),
     ("openai-agents", openai_agents, agents_tool, "_FailureHandlingFunctionToolInvoker"),
     ("openai-agents", openai_agents, INVOKER, "__agents_bind_function_tool__"),
     ("openai-agents", openai_agents, _openai_shared, "get_default_openai_key"),

@@ -8,11 +8,13 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Generic, Self, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
+from pydantic_core import to_json
 
 from turnwire.agents.agent_paths import Path, leave_agent
 from turnwire.agents.event_queue import EventQueue, enter_run
@@ -33,6 +35,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.history import PARAGRAPH
 from turnwire.core.log.model_options import ModelOptions
 from turnwire.core.run.inputs import current_inputs
+from turnwire.tools.declaration import Tool
 from turnwire.tools.invocation import elapsed_ms, loggable
 
 T = TypeVar("T")
@@ -42,17 +45,19 @@ class ToolStep(ABC, Generic[T]):
     """One tool call of an SDK, whose outcome is a `T`.
 
     `needs_approval` is True if a person must decide about the call first, and `editable` if the person may change its
-    arguments. `repeatable` is True if the tool may run again if it breaks off.
+    arguments. `repeatable` is True if the tool may run again if it breaks off. `ours` is the tool if it is one of ours.
     """
 
     needs_approval = False
     editable = False
     repeatable = False
 
-    def __init__(self, call_id: str, tool: str, args: dict[str, Any]) -> None:
+    def __init__(self, call_id: str, tool: str, args: dict[str, Any], ours: Tool | None = None) -> None:
         self.call_id = call_id
         self.tool = tool
         self.args = args
+        if ours is not None:
+            self.editable, self.repeatable = ours.editable, ours.idempotent
 
     @abstractmethod
     async def run(self, args: dict[str, Any]) -> T:
@@ -71,6 +76,14 @@ class ToolStep(ABC, Generic[T]):
         """Return a recorded outcome, and repeat the tool's effects on the run."""
 
 
+class CallFailure(Struct, frozen=True):
+    """An exception of a model, or of a tool (`is_tool`), and its name: to tell it apart from the SDK's exceptions."""
+
+    error: Exception
+    name: str
+    is_tool: bool = False
+
+
 class RunRecorder:
     """Recorder of one run of an agent.
 
@@ -78,7 +91,8 @@ class RunRecorder:
     `has_text` is True if the run has written text, `has_answered` if it has since its last tool, and `has_called` if it
     has called a tool. `options` and `client_tools` are what the client has sent for the turn's own run. `max_calls`
     limits the model calls. `editable` names the tools whose arguments a person may change when approving a call.
-    `hides_text` is True while the model writes something that is not for people.
+    `hides_text` is True while the model writes something that is not for people. `failure` is what an adapter has noted
+    about the call that failed last.
     """
 
     _running: "ContextVar[RunRecorder | None]" = ContextVar("turnwire_run", default=None)
@@ -94,6 +108,7 @@ class RunRecorder:
         self.model_calls = 0
         self.has_text = self.has_answered = self.has_called = False
         self.begins_reply = self.hides_text = False
+        self.failure: CallFailure | None = None
         self._began: dict[str, float] = {}
 
     # The current run
@@ -105,7 +120,8 @@ class RunRecorder:
         try:
             yield
         finally:
-            RunRecorder._running.reset(token)
+            with suppress(ValueError):  # An application may close a run in another task than it has opened it in.
+                RunRecorder._running.reset(token)
 
     def enter(self) -> None:
         """Make this run the current one for the rest of the current task."""
@@ -159,10 +175,10 @@ class RunRecorder:
         self.note_text(text)
         self._put_text(text)
 
-    def write_reply(self, text: str) -> None:
-        """Write an answer that no model has streamed."""
+    def write_reply(self, answer: Any) -> None:
+        """Write an answer that no model has streamed: text, or a value as JSON."""
         self.begins_reply = True
-        self.write(text)
+        self.write(answer_text(answer))
 
     def note_text(self, text: str) -> None:
         """Note text that is in the log already."""
@@ -284,3 +300,8 @@ class RunRecorder:
         if (journal := self.queue.journal) is None:
             return None
         return await journal.begin_tool(self.place, call_id, tool, args, agent_path=self.path, repeatable=repeatable)
+
+
+def answer_text(answer: Any) -> str:
+    """Return an answer that may be a value as text: a value as JSON."""
+    return answer if isinstance(answer, str) else to_json(answer, serialize_unknown=True).decode()

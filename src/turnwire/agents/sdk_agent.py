@@ -1,11 +1,12 @@
 """The base of the agents that run an agent of an SDK: the options that all of them have, and how their turns begin."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypedDict, cast
 
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from turnwire.agents.event_queue import EventQueue, run_events
 from turnwire.agents.run_recorder import RunRecorder
@@ -84,3 +85,17 @@ class SdkAgent(ABC):
             run.options = replace(run.options, response_format=None)
         run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
         run.has_called = any(step.tool_calls for step in turn.progress)
+
+
+def function_names(agent: Any, but: tuple[type[Any], ...] = ()) -> Iterator[str]:
+    """Yield the names of the functions and tools in an agent's list of tools, without those of the types `but`."""
+    tools: Any = getattr(agent, "tools", None)
+    for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
+        name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
+        if isinstance(name, str) and not isinstance(tool, but):
+            yield name
+
+
+def model_schema(output: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of an output type that is a model of pydantic; None for any other."""
+    return output.model_json_schema() if isinstance(output, type) and issubclass(output, BaseModel) else None

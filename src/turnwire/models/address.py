@@ -5,7 +5,6 @@ names such as `openai/gpt-oss-20b` have a slash too.
 """
 
 import os
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -92,18 +91,16 @@ def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str |
     Only the server's list of models is read, so this costs nothing. A server without such a list is not judged, unless
     it has one below `/v1`, the part of a URL that people forget most often.
     """
-    import httpx
-
     host = urlsplit(address.url).netloc
     title = address.server.title if address.server else "the model's server"
-    try:
-        status, names = _models(address.url, address.key, seconds)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+    status, names = _models(address.url, address.key, seconds)
+    if status is None:
         remedy = address.server.remedy if address.server and not address.server.key_variable else "check the URL"
         return f"{title} cannot be reached at {host}; {remedy}"
     if status in (401, 403):
         return f"{title} at {host} refused the API key; check it"
-    if names is None and (better := _url_with_list(address, seconds)):
+    better = f"{address.url.rstrip('/')}/v1"
+    if names is None and _models(better, address.key, seconds)[1] is not None:
         return f"{title} at {host} has no model API at this URL; use {better}"
     if names is None or (address.server and address.server.takes_any_name):
         return None
@@ -114,37 +111,18 @@ def check_model(address: ModelAddress, seconds: float = _CHECK_SECONDS) -> str |
     return f"{title} at {host} has no model {address.name!r}; {available}{pull}"
 
 
-def _url_with_list(address: ModelAddress, seconds: float) -> str | None:
-    import httpx
-
-    url = f"{address.url.rstrip('/')}/v1"
-    try:
-        return url if _models(url, address.key, seconds)[1] is not None else None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
-        return None
-
-
 def local_models() -> list[str]:
     """Return the models, as names for `--model`, of an Ollama or llama.cpp server at its usual port on this machine."""
     found: list[str] = []
     for prefix in ("ollama", "llamacpp"):
-        names = _local_names(SERVERS[prefix].url, prefix)
+        owner = "llamacpp" if prefix == "llamacpp" else None
+        names = _models(SERVERS[prefix].url, None, _LOCAL_SECONDS, owner)[1] or ()
         found += [f"{prefix}/{name.removesuffix(':latest')}" for name in names]
     return found
 
 
-def _local_names(url: str, prefix: str) -> Sequence[str]:
-    import httpx
-
-    try:
-        _, names = _models(url, None, _LOCAL_SECONDS, owner="llamacpp" if prefix == "llamacpp" else None)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
-        return ()
-    return names or ()
-
-
-def _models(url: str, key: str | None, seconds: float, owner: str | None = None) -> tuple[int, list[str] | None]:
-    """Return the status and the names in the server's list, or None if the answer is no such list. Raise HTTPError.
+def _models(url: str, key: str | None, seconds: float, owner: str | None = None) -> tuple[int | None, list[str] | None]:
+    """Return the status and the names in a server's list of models, or None for what it does not have.
 
     With `owner`, only models with this `owned_by` count: any program may listen at a usual port.
     """
@@ -152,8 +130,11 @@ def _models(url: str, key: str | None, seconds: float, owner: str | None = None)
 
     headers = {"Authorization": f"Bearer {key}", "x-api-key": key, "anthropic-version": "2023-06-01"} if key else {}
     is_local = (urlsplit(url).hostname or "") in ("localhost", "127.0.0.1", "::1")
-    with httpx.Client(timeout=seconds, trust_env=not is_local) as client:
-        response = client.get(f"{url.rstrip('/')}/models", headers=headers)
+    try:
+        with httpx.Client(timeout=seconds, trust_env=not is_local) as client:
+            response = client.get(f"{url.rstrip('/')}/models", headers=headers)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        return None, None
     try:
         listed = response.json()["data"]
         names = [str(entry["id"]) for entry in listed if owner is None or entry.get("owned_by") == owner]

@@ -58,11 +58,11 @@ def chat_options(options: ModelOptions, *, is_openai: bool) -> dict[str, Any]:
     if isinstance(choice, NamedTool):
         choice = {"type": "function", "function": {"name": choice.name}}
     limit = "max_completion_tokens" if is_openai else "max_tokens"
-    fields = {**sampling_options(options), limit: options.max_tokens, "stop": list(options.stop) or None}
+    fields = sampling_options(options, max_tokens=limit)
     if form is not None:
         schema = None if form.schema is None else {"type": "json_schema", "json_schema": format_schema(form)}
         fields["response_format"] = schema or {"type": "json_object"}
-    return {name: value for name, value in {**fields, "tool_choice": choice}.items() if value is not None}
+    return fields if choice is None else {**fields, "tool_choice": choice}
 
 
 def _message(message: Message, files: LoadedFiles) -> dict[str, Any]:

@@ -38,8 +38,18 @@ def format_schema(form: AnswerFormat) -> dict[str, Any]:
     return {"name": form.name, "schema": form.schema, **strict}
 
 
-def sampling_options(options: ModelOptions) -> dict[str, Any]:
-    return {"temperature": options.temperature, "top_p": options.top_p}
+def sampling_options(
+    options: ModelOptions, *, max_tokens: str = "max_tokens", stop: str | None = "stop"
+) -> dict[str, Any]:
+    """Return the options for sampling that the client has sent, under an API's own names. None leaves out `stop`."""
+    values: dict[str, Any] = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        max_tokens: options.max_tokens,
+    }
+    if stop is not None:
+        values[stop] = list(options.stop) or None
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_closed(schema: Any) -> bool:

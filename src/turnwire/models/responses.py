@@ -57,11 +57,11 @@ def responses_options(options: ModelOptions) -> dict[str, Any]:
     choice, form = options.tool_choice, options.response_format
     if isinstance(choice, NamedTool):
         choice = {"type": "function", "name": choice.name}
-    fields = {**sampling_options(options), "max_output_tokens": options.max_tokens, "tool_choice": choice}
+    fields = sampling_options(options, max_tokens="max_output_tokens", stop=None)
     if form is not None:
         schema = None if form.schema is None else {"type": "json_schema", **format_schema(form)}
         fields["text"] = {"format": schema or {"type": "json_object"}}
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields if choice is None else {**fields, "tool_choice": choice}
 
 
 def _items(message: Message, files: LoadedFiles) -> Iterator[dict[str, Any]]:

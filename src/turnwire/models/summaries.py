@@ -97,7 +97,8 @@ class SummarisedHistory:
             return _conversation(summary, kept)
         emit(StatusEvent(SUMMARISING))
         try:
-            summary = await self._extend(summary, dropped)
+            for chunk in self._chunks(dropped):
+                summary = await self._summarise(summary, chunk)
         except ModelError as error:
             logger.warning("the conversation could not be summed up, so its oldest turns are left out: %s", error)
             emit(StatusEvent(HISTORY_TRIMMED))
@@ -106,12 +107,6 @@ class SummarisedHistory:
         while len(self._summaries) > _MAX_CACHED:
             self._summaries.popitem(last=False)
         return _conversation(summary, kept)
-
-    async def _extend(self, summary: str, turns: Sequence[Exchange]) -> str:
-        """Return the summary extended by these turns. Raise ModelError."""
-        for chunk in self._chunks(turns):
-            summary = await self._summarise(summary, chunk)
-        return summary
 
     @property
     def _summary_tokens(self) -> int:
@@ -149,7 +144,9 @@ class SummarisedHistory:
                     text += piece
         if not text.strip():
             raise ModelError("the model wrote no summary", "bad_answer")
-        return _clipped(text.strip(), max_tokens)
+        # Only the beginning, if the model wrote too much.
+        (message,) = fit((Message("assistant", text.strip()),), max_tokens, lambda message: True)
+        return message.content
 
     async def close(self) -> None:
         await self._model.close()
@@ -178,9 +175,3 @@ def _lines(message: Message, max_tokens: int) -> Iterator[str]:
 
 def _line(role: str, content: str) -> str:
     return json.encode({"role": role, "content": content}).decode()
-
-
-def _clipped(text: str, tokens: int) -> str:
-    """Return the text, or its beginning if the model wrote too much."""
-    (message,) = fit((Message("assistant", text),), tokens, lambda message: True)
-    return message.content

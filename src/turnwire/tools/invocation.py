@@ -19,7 +19,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.journal.waits import client_result, limited_by, result_text
+from turnwire.core.journal.waits import ClientTool, client_result, limited_by, result_text
 from turnwire.core.log.emit import emit
 from turnwire.core.log.events import ToolProgressEvent
 from turnwire.tools.declaration import MAX_OUTPUT, BadArgumentsError, Function, Tool
@@ -69,6 +69,16 @@ async def run_client_tool(call_id: str, tool: str, args: dict[str, Any]) -> Tool
     """Let the client run a call of one of its tools, and return its result as it was sent."""
     result = await client_result(call_id, tool, args)
     return ToolOutcome(result.success, result.result, result_text(result.result), 0.0)
+
+
+async def run_any_tool(tool: Tool | ClientTool, args: dict[str, Any] | None, *, call_id: str | None) -> ToolOutcome:
+    """Run a call of one of our tools, or let the client run a call of one of its own."""
+    if isinstance(tool, Tool):
+        return await run_tool(tool, args, call_id=call_id)
+    if args is None:
+        text = tool_error_text(tool.name, BadArgumentsError("they are not a JSON object"))
+        return ToolOutcome(False, text, text, 0.0)
+    return await run_client_tool(call_id or "", tool.name, args)
 
 
 @contextmanager

@@ -10,16 +10,16 @@ from agno.run.agent import RunOutput
 from agno.run.base import RunStatus
 from agno.run.team import TeamRunOutput
 from agno.team import Team
-from pydantic_core import to_json
+from agno.tools import Toolkit
 
 from turnwire.agents.agno.errors import explain_failure
 from turnwire.agents.agno.events import AgnoRun
 from turnwire.agents.agno.messages import sdk_messages
-from turnwire.agents.agno.options import declared_schema, possible_options
+from turnwire.agents.agno.options import possible_options
 from turnwire.agents.agno.runner import check_output, install_runner, start_run
-from turnwire.agents.agno.tools import client_functions, tool_names
+from turnwire.agents.agno.tools import sdk_function
 from turnwire.agents.event_queue import EventQueue, explaining
-from turnwire.agents.sdk_agent import SdkAgent, split_options
+from turnwire.agents.sdk_agent import SdkAgent, function_names, model_schema, split_options
 from turnwire.core.errors import AgentError
 from turnwire.core.log.files import load_turn_files, user_message
 from turnwire.core.log.turns import Turn
@@ -51,18 +51,18 @@ class AgnoAgent(SdkAgent):
         self._max_calls = max_model_calls
         self._to_dependencies = to_dependencies
         self._options = run_options
-        self.output_schema = declared_schema(run_options.get("output_schema") or agent.output_schema)
+        self.output_schema = model_schema(run_options.get("output_schema") or agent.output_schema)
 
     @property
     def tool_names(self) -> frozenset[str]:
         """Return the names of the agent's own functions; those of toolkits are known when it runs."""
-        return frozenset(tool_names(self._agent))
+        return frozenset(function_names(self._agent, but=(Toolkit,)))
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
         run = AgnoRun(queue)
         self._prepare(run, turn)
         run.agent, run.max_calls = self._agent.name or "", self._max_calls
-        run.client_functions = client_functions(run.client_tools)
+        run.client_functions = list(map(sdk_function, run.client_tools))
         with explaining(lambda error: explain_failure(error, run.failure)):
             with run.entered():
                 output = await self._output(turn)
@@ -94,5 +94,4 @@ class AgnoAgent(SdkAgent):
             return
         if output.content == run.written:  # The last reply was empty, so this is the text before it.
             return
-        content: Any = output.content
-        run.write_reply(content if isinstance(content, str) else to_json(content, serialize_unknown=True).decode())
+        run.write_reply(output.content)

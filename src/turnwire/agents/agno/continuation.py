@@ -58,10 +58,8 @@ class AgnoStep(ToolStep[Ended]):
         changes: ContextChanges | None,
     ) -> None:
         function = function_call.function
-        super().__init__(function_call.call_id or "", function.name, plain(function_call.arguments or {}))
-        tool = tool_of(function)
-        self.repeatable = tool is not None and tool.idempotent
-        self.editable = tool is not None and tool.editable
+        args = plain(function_call.arguments or {})
+        super().__init__(function_call.call_id or "", function.name, args, tool_of(function))
         self._function_call = function_call
         self._execute = execute
         self._changes = changes

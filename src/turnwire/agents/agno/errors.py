@@ -3,25 +3,17 @@
 from collections.abc import Iterator
 
 from agno.exceptions import ContextWindowExceededError, ModelAuthenticationError, ModelProviderError
-from msgspec import Struct
 
+from turnwire.agents.run_recorder import CallFailure
 from turnwire.core.errors import TurnwireError
 from turnwire.models.errors import explain, refused, unreadable
 
 
-class ReplyFailure(Struct, frozen=True):
-    """An exception of a model call, or with `by_tool` of a tool that the model has called, and the model's name."""
-
-    error: Exception
-    model: str
-    by_tool: bool = False
-
-
-def explain_failure(error: Exception, failure: ReplyFailure | None) -> Exception:
+def explain_failure(error: Exception, failure: CallFailure | None) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
     if isinstance(error, TurnwireError):
         return error
-    model = failure.model if failure else ""
+    model = failure.name if failure else ""
     for cause in _causes(error):
         if type(cause).__module__.partition(".")[0] == "openai":
             return explain(cause, model)

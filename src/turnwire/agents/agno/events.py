@@ -22,11 +22,10 @@ from turnwire.agents.agno.continuation import (
     session_state,
     show_outcome,
 )
-from turnwire.agents.agno.errors import ReplyFailure
 from turnwire.agents.agno.tools import changed, tool_of
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue
-from turnwire.agents.run_recorder import RunRecorder
+from turnwire.agents.run_recorder import CallFailure, RunRecorder
 from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.events import UsageEvent
 from turnwire.models.errors import unfinished
@@ -41,7 +40,6 @@ class AgnoRun(RunRecorder):
         super().__init__(queue, path, place)
         self.agent = ""
         self.client_functions: Sequence[Function] = ()
-        self.failure: ReplyFailure | None = None
         self.written = ""
         self._asks: set[str | None] = set()
         self._finish_reason: str | None = None
@@ -54,7 +52,7 @@ class AgnoRun(RunRecorder):
     async def replying(self, model: Model, messages: list[Message]) -> AsyncGenerator[JournaledCall | None]:
         """Make a model call in the block: take the messages that have come, and find the reply in the journal."""
         self._finish_reason, self._reads_finish = None, False
-        if self.failure is not None and not self.failure.by_tool:
+        if self.failure is not None and not self.failure.is_tool:
             self.failure = None  # The SDK goes on with a fallback model.
         try:
             self.count_call()
@@ -95,8 +93,8 @@ class AgnoRun(RunRecorder):
             raise unfinished(self._finish_reason)
         await self.finish_model(call, lambda: dump_reply(message), usage)
 
-    def note_failure(self, error: Exception, model: Model, *, by_tool: bool = False) -> None:
-        self.failure = self.failure or ReplyFailure(error, model.id, by_tool)
+    def note_failure(self, error: Exception, model: Model, *, is_tool: bool = False) -> None:
+        self.failure = self.failure or CallFailure(error, model.id, is_tool)
 
     # Tools
 

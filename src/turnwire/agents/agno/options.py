@@ -11,11 +11,11 @@ from agno.agent import Agent
 from agno.models.base import Model
 from agno.models.message import Message
 from agno.team import Team
-from pydantic import BaseModel
 
 from turnwire.core.errors import AgentError, ModelOptionNotTakenError
 from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
 from turnwire.models.chat_completions import chat_options
+from turnwire.models.openai_shared import sampling_options
 from turnwire.models.responses import responses_options
 
 _FIELDS = {
@@ -78,21 +78,15 @@ def add_to_call(
 
 
 def _changed(model: Model, options: ModelOptions) -> Model:
-    values = {
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "max_tokens": options.max_tokens,
-        "stop": list(options.stop) or None,
-    }
-    if all(value is None for value in values.values()):
+    values = sampling_options(options)
+    if not values:
         return model
     open_client = getattr(model, "get_async_client", None)
     if open_client is not None:
         open_client()  # It is kept by the model, and so shared by its copies.
     made = copy(model)
     for name, value in values.items():
-        if value is not None:
-            setattr(made, _field(model, name), value)
+        setattr(made, _field(model, name), value)
     return made
 
 
@@ -112,10 +106,3 @@ def _extended(options: ModelOptions, messages: list[Message]) -> list[Message]:
     if first is None:
         return [Message(role="system", content=options.instructions), *messages]
     return [first.model_copy(update={"content": options.extend(str(first.content or ""))}), *messages[1:]]
-
-
-def declared_schema(output: Any) -> dict[str, Any] | None:
-    """Return the JSON schema of an agent's output type; None if it answers with text."""
-    if isinstance(output, type) and issubclass(output, BaseModel):
-        return output.model_json_schema()
-    return None

@@ -135,7 +135,7 @@ def _record_tool(inner: Any) -> Any:
         try:
             return await run.run_call(function_call, functools.partial(inner, model))
         except Exception as error:
-            run.note_failure(error, model, by_tool=True)  # The SDK reports it as an answer.
+            run.note_failure(error, model, is_tool=True)  # The SDK reports it as an answer.
             raise
 
     return arun_function_call

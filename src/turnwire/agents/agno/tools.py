@@ -5,9 +5,9 @@ agent = Agent(model=OpenAIChat("gpt-5-mini"), tools=agno_tools([weather, delete_
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 from agno.exceptions import AgentRunException
 from agno.tools.function import Function as SdkFunction
@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from turnwire.core.errors import AgentError, TurnEndedError
 from turnwire.core.journal.waits import ClientTool
-from turnwire.tools import Tool, run_tool
+from turnwire.tools import Tool
 from turnwire.tools.declaration import BadArgumentsError, Function, as_tool
-from turnwire.tools.invocation import run_client_tool, running_call_id, tool_error_text
+from turnwire.tools.invocation import run_any_tool, running_call_id, tool_error_text
 
 _TOOL = "turnwire_tool"
 
@@ -28,38 +28,26 @@ class _ToolFailure(Exception):
 
 def agno_tools(tools: Iterable[Tool | Function]) -> list[SdkFunction]:
     """Convert tools to the SDK's functions, which keep their limits, schema and `needs_approval`."""
-    return [_function(as_tool(item)) for item in tools]
+    return [sdk_function(as_tool(item)) for item in tools]
 
 
-def _function(tool: Tool) -> SdkFunction:
+def sdk_function(tool: Tool | ClientTool) -> SdkFunction:
+    """Return one of our tools, or of the client's, as a function of the SDK."""
+
     async def call(**args: Any) -> Any:
-        outcome = await run_tool(tool, args, call_id=running_call_id())
+        outcome = await run_any_tool(tool, args, call_id=running_call_id())
         if not outcome.success:
             raise _ToolFailure(outcome.text)
-        return outcome.result
+        return outcome.result if isinstance(tool, Tool) else outcome.text
 
-    setattr(call, _TOOL, tool)
-    return _sdk_function(tool.name, tool.description, tool.parameters, call)
-
-
-def client_functions(tools: Iterable[ClientTool]) -> list[SdkFunction]:
-    """Return the client's tools as functions of one run."""
-    return [_client_function(tool) for tool in tools]
-
-
-def _client_function(tool: ClientTool) -> SdkFunction:
-    async def call(**args: Any) -> str:
-        outcome = await run_client_tool(running_call_id() or "", tool.name, args)
-        if not outcome.success:
-            raise _ToolFailure(outcome.text)
-        return outcome.text
-
-    return _sdk_function(tool.name, tool.description, tool.parameters, call)
-
-
-def _sdk_function(name: str, description: str, parameters: dict[str, Any], call: Callable[..., Any]) -> SdkFunction:
+    if isinstance(tool, Tool):
+        setattr(call, _TOOL, tool)
     return SdkFunction(
-        name=name, description=description, parameters=parameters, entrypoint=call, skip_entrypoint_processing=True
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        entrypoint=call,
+        skip_entrypoint_processing=True,
     )
 
 
@@ -70,15 +58,6 @@ def tool_of(function: SdkFunction) -> Tool | None:
 
 def _entrypoint(function: SdkFunction) -> Any:
     return function.entrypoint  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-
-def tool_names(agent: Any) -> Iterator[str]:
-    """Yield the names of the functions that are tools of an agent or team."""
-    tools: Any = getattr(agent, "tools", None)
-    for tool in cast("list[Any]", tools) if isinstance(tools, list) else ():
-        name = tool.name if isinstance(tool, SdkFunction) else getattr(tool, "__name__", None)
-        if isinstance(name, str):
-            yield name
 
 
 # The SDK gives the model the text of whatever a tool raises

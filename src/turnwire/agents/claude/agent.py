@@ -6,7 +6,7 @@ from claude_agent_sdk import ClaudeAgentOptions
 
 from turnwire.agents.claude.continuation import start_turn
 from turnwire.agents.claude.errors import explain_failure
-from turnwire.agents.claude.events import ClaudeRun
+from turnwire.agents.claude.events import ClaudeRun, report_calls
 from turnwire.agents.claude.runner import check_transport, read_messages
 from turnwire.agents.claude.tools import InProcessTools
 from turnwire.agents.event_queue import EventQueue, explaining
@@ -37,6 +37,8 @@ class ClaudeAgent(SdkAgent):
         check_transport()
         self._options = options
         self._tools = InProcessTools(options)
+        for server in self._tools.servers:
+            report_calls(server)
 
     @property
     def takes_client_tools(self) -> bool:
@@ -52,7 +54,7 @@ class ClaudeAgent(SdkAgent):
         run = ClaudeRun(queue, self._tools)
         self._prepare(run, turn)
         try:
-            with explaining(explain_failure):
+            with explaining(explain_failure), run.entered():
                 start = await start_turn(turn, run)
                 if start is not None:
                     await read_messages(self._options, start, run)

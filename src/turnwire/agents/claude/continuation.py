@@ -13,7 +13,7 @@ import msgspec
 from turnwire.agents.claude.events import NOT_RUN, ClaudeRun
 from turnwire.agents.claude.messages import Block, api_messages, tool_result, tool_use, user_blocks
 from turnwire.agents.claude.runner import RunStart
-from turnwire.agents.claude.tools import call_in_process, reporting
+from turnwire.agents.claude.tools import call_in_process
 from turnwire.core.journal.turn_journal import ToolDeniedError
 from turnwire.core.log.files import load_turn_files, user_message
 from turnwire.core.log.turns import Message, ToolRequest, Turn
@@ -26,8 +26,7 @@ async def start_turn(turn: Turn, run: ClaudeRun) -> RunStart | None:
     prompt = user_blocks(user_message(turn), files)
     work: list[dict[str, Any]] = []
     deferred: Block | None = None
-    while run.has_recorded_reply:
-        content = await run.repeat_reply()
+    while (content := await run.repeat_reply()) is not None:
         calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
             return None
@@ -51,12 +50,10 @@ async def _run_calls(calls: list[Block], run: ClaudeRun) -> tuple[list[Block], B
 
     Claude Code has its own permission rules, so that call may also be one that is not ours and that nobody has decided.
     """
-    token = reporting.set(run)
     running = [asyncio.create_task(_run_call(call, run)) for call in calls]
     try:
         outcomes = await asyncio.gather(*running)
     finally:
-        reporting.reset(token)
         for task in running:
             task.cancel()  # If one has failed, so has the turn.
     results = [outcome for outcome in outcomes if outcome is not None]
@@ -84,7 +81,7 @@ async def _run_call(call: Block, run: ClaudeRun) -> Block | None:
             return _failure(run, call_id, decision.denial)
         permission, call["input"] = "allow", decision.args
     found = await run.tools.server_of(tool) if permission == "allow" else None
-    if found is None and not run.is_recorded(call_id):
+    if found is None and not run.has_result(call_id):
         return None
     try:
         journaled = await run.begin_once(call_id, call["input"])
@@ -95,8 +92,7 @@ async def _run_call(call: Block, run: ClaudeRun) -> Block | None:
         run.write_result(call_id, recorded["success"], recorded["result"])
         return tool_result(call_id, recorded["text"], is_error=not recorded["success"])
     assert found is not None
-    outcome = await call_in_process(*found, call_id, call["input"])
-    return tool_result(call_id, outcome.text, is_error=not outcome.success)
+    return await call_in_process(*found, call_id, call["input"])
 
 
 def _failure(run: ClaudeRun, call_id: str, text: str) -> Block:

@@ -7,6 +7,7 @@ A sub-agent is one call of the turn's own agent: its replies and tool calls are 
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
@@ -25,26 +26,30 @@ from claude_agent_sdk import (
     ToolUseBlock,
     UserMessage,
 )
-from msgspec import Struct
+from msgspec import Struct, field
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.agents.claude.errors import api_failure, reply_failure, run_failure
 from turnwire.agents.claude.messages import Block, text_block, tool_use
-from turnwire.agents.claude.tools import InProcessTools, result_text
+from turnwire.agents.claude.tools import CALL_ID, InProcessTools, collecting, result_text
 from turnwire.agents.event_queue import EventQueue
 from turnwire.agents.run_recorder import RunRecorder
+from turnwire.agents.sdk_internals import wrap
 from turnwire.core.errors import AgentError
 from turnwire.core.journal.turn_journal import APPROVAL, JournaledCall, ToolDeniedError
 from turnwire.core.log.approvals import Decision
 from turnwire.core.log.events import ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, Usage, UsageEvent
 from turnwire.models.errors import unreachable
-from turnwire.tools.invocation import ToolOutcome, loggable
+from turnwire.tools.invocation import ToolOutcome, elapsed_ms, loggable, running_call
 
 NOT_RUN = "Not run: another call had to wait for an approval. Call the tool again if it is still needed."
 # A reply belongs to no model of the journal's: the options may name another one when the turn goes on.
 _NAMES = ("", "Claude Code")
 # Claude Code starts the parallel calls of a reply one after the other, and does not say when it has started them all.
 _SETTLE_SECONDS = 0.5
+_MCP = "mcp"
+_CALL = "tools/call"
+_WRAPPED = "turnwire_wrapped"
 
 
 class _ToolUse(Struct):
@@ -68,31 +73,45 @@ class _ToolUse(Struct):
     skips: Sequence[str] = ()
 
 
+class _Reply(Struct):
+    """A reply that is being streamed, as one or more messages, of which `message` is the start of the open one.
+
+    A message that has reached the limit of its length and the rest of it are one call in the journal: `parts` are the
+    blocks of the messages before this one. `begun` is the number of usage events before the reply.
+    """
+
+    journaled: JournaledCall | None
+    begun: int
+    message: dict[str, Any] | None = None
+    blocks: list[Any] = field(default_factory=list[Any])
+    has_text: bool = False
+    parts: list[Block] = field(default_factory=list[Block])
+
+
 class ClaudeRun(RunRecorder):
     """The state of one process: its open reply, its tool calls, its sub-agents, and the decisions about its calls."""
 
     def __init__(self, queue: EventQueue, tools: InProcessTools) -> None:
         super().__init__(queue)
         self.tools = tools
-        self.is_replying = False
-        self.is_done = False
         self.decided: dict[str, Decision] = {}
         self._calls: dict[str, _ToolUse] = {}
         self._paths: dict[str, Path] = {}
         self._settled = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
+        self._reply: _Reply | None = None
         self._result: ResultMessage | None = None
         self._error_kind: str | None = None
         self._model = ""
-        self._usage: dict[str, tuple[int, int]] = {}
-        self._message: dict[str, Any] | None = None
-        self._reply: list[Any] = []
-        self._has_reply_text = False
-        # A reply that has reached the limit of its length and the rest of it are one call in the journal.
-        self._journaled: JournaledCall | None = None
-        self._is_continued = False
-        self._parts: list[Block] = []
-        self._spent: list[UsageEvent] = []
+        self._usage: list[UsageEvent] = []
+
+    @property
+    def is_replying(self) -> bool:
+        return self._reply is not None and self._reply.message is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self._result is not None
 
     # Messages
 
@@ -101,7 +120,8 @@ class ClaudeRun(RunRecorder):
             case StreamEvent(parent_tool_use_id=None):
                 await self._read_stream(message.event)
             case AssistantMessage(parent_tool_use_id=None, error=None):
-                self._reply += message.content
+                if self._reply is not None:
+                    self._reply.blocks += message.content
             case AssistantMessage(parent_tool_use_id=None):
                 self._error_kind = message.error
             case AssistantMessage(error=None):
@@ -111,62 +131,59 @@ class ClaudeRun(RunRecorder):
                     if isinstance(block, ToolResultBlock):
                         await self.finish_call(block.tool_use_id, not block.is_error, result_text(block.content))
             case ResultMessage():
-                self._result, self.is_done = message, True
+                self._result = message
             case _:
                 pass
 
     async def _read_stream(self, event: dict[str, Any]) -> None:
+        reply = self._reply
         match event:
             case {"type": "message_start", "message": message}:
-                if self._message is not None and self._has_reply_text:
+                if reply is None:
+                    call = await self.begin_model(_NAMES, lambda: None)
+                    reply = self._reply = _Reply(call, len(self._usage))
+                if reply.message is not None and reply.has_text:
                     raise unreachable()  # Claude Code repeats a reply that broke off, whose text is shown already.
-                if self._message is None and not self._is_continued:
-                    self.begins_reply = True
-                    self._journaled = await self.begin_model(_NAMES, lambda: None)
-                self._message, self._reply, self._has_reply_text = message, [], False
-                self._model, self.is_replying, self._error_kind = message.get("model", ""), True, None
+                reply.message, reply.blocks, reply.has_text = message, [], False
+                self._model, self._error_kind = message.get("model", ""), None
             case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}} if text:
-                self._has_reply_text = True
+                if reply is not None:
+                    reply.has_text = True
                 self.write(text)
             case {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": text}}:
                 self.think(text)
-            case {"type": "message_delta", "delta": {"stop_reason": reason}}:
-                await self._end_reply(reason, event.get("usage"))
+            case {"type": "message_delta", "delta": {"stop_reason": reason}} if reply is not None:
+                await self._end_message(reply, reason, event.get("usage"))
             case _:
                 pass
 
-    async def _end_reply(self, stop_reason: str | None, usage: dict[str, Any] | None) -> None:
-        began, self._message, self.is_replying = self._message or {}, None, False
-        self._report_usage(began.get("usage"), usage)
+    async def _end_message(self, reply: _Reply, stop_reason: str | None, usage: dict[str, Any] | None) -> None:
+        began, reply.message = reply.message or {}, None
+        self._report_usage({**(began.get("usage") or {}), **(usage or {})})
         if stop_reason is None and self._error_kind is not None:
             raise api_failure(self._error_kind)
-        calls = [block for block in self._reply if isinstance(block, ToolUseBlock)]
+        calls = [block for block in reply.blocks if isinstance(block, ToolUseBlock)]
         # Claude Code asks for the rest of a text that has reached the limit of its length.
-        self._is_continued = stop_reason == "max_tokens" and not calls
-        if not self._is_continued and stop_reason not in ("end_turn", "tool_use", "stop_sequence"):
+        is_continued = stop_reason == "max_tokens" and not calls
+        if not is_continued and stop_reason not in ("end_turn", "tool_use", "stop_sequence"):
             raise reply_failure(stop_reason)
-        self._parts += filter(None, map(_api_block, self._reply))
-        if self._is_continued:
+        reply.parts += filter(None, map(_api_block, reply.blocks))
+        if is_continued:
             return
-        content, self._parts = self._parts, []
-        counts = [(event.input_tokens or 0, event.output_tokens or 0) for event in self._spent]
-        spent = Usage(sum(each for each, _ in counts), sum(each for _, each in counts)) if counts else None
-        self._spent = []
-        await self.finish_model(self._journaled, lambda: content, spent)
+        self._reply = None
+        spent = self._usage[reply.begun :]
+        await self.finish_model(reply.journaled, lambda: reply.parts, _total(spent) if spent else None)
         for block in calls:
             await self._begin_call(block)
 
-    def _report_usage(self, began: dict[str, Any] | None, ended: dict[str, Any] | None) -> None:
-        if not began and not ended:
+    def _report_usage(self, counts: dict[str, Any]) -> None:
+        if not counts:
             return
-        counts = {**(began or {}), **(ended or {})}
         cached = counts.get("cache_read_input_tokens")
         inputs = [counts.get(name) for name in ("input_tokens", "cache_creation_input_tokens")] + [cached]
         known = [each for each in inputs if each is not None]
         event = UsageEvent(self._model, sum(known) if known else None, counts.get("output_tokens"), cached or None)
-        before = self._usage.get(self._model, (0, 0))
-        self._usage[self._model] = (before[0] + (event.input_tokens or 0), before[1] + (event.output_tokens or 0))
-        self._spent.append(event)
+        self._usage.append(event)
         self.put(event)
 
     async def _read_sub_agent(self, message: AssistantMessage) -> None:
@@ -197,8 +214,8 @@ class ClaudeRun(RunRecorder):
             raise AgentError("Claude Code ended without a result; the server's log tells more")
         for model, total in (result.model_usage or {}).items():
             inputs = total["inputTokens"] + total["cacheReadInputTokens"] + total["cacheCreationInputTokens"]
-            known = self._usage.get(model, (0, 0))
-            rest = (inputs - known[0], total["outputTokens"] - known[1])
+            known = _total([event for event in self._usage if event.model == model])
+            rest = (inputs - (known.input_tokens or 0), total["outputTokens"] - (known.output_tokens or 0))
             if max(rest) > 0:
                 self.put(UsageEvent(model, *rest))
         if result.is_error:
@@ -210,17 +227,12 @@ class ClaudeRun(RunRecorder):
         for path in self._paths.values():
             leave_agent(path)
 
-    # Recorded replies
+    # What the journal has
 
-    @property
-    def has_recorded_reply(self) -> bool:
-        """Return True if the next reply is in the journal."""
-        journal = self.queue.journal
-        return journal is not None and journal.next_call(self.place)[1]
-
-    async def repeat_reply(self) -> list[Block]:
-        """Return the blocks of the next recorded reply, and write its events again."""
-        self.begins_reply = True
+    async def repeat_reply(self) -> list[Block] | None:
+        """Return the blocks of the next recorded reply, and write its events again; None if there is none."""
+        if not self._is_recorded(self.place):
+            return None
         call = await self.begin_model(_NAMES, lambda: None)
         assert call is not None
         content: list[Block] = call.result
@@ -231,10 +243,13 @@ class ClaudeRun(RunRecorder):
                 await self._begin_call(ToolUseBlock(block["id"], block["name"], block["input"]))
         return content
 
-    def is_recorded(self, call_id: str) -> bool:
+    def has_result(self, call_id: str) -> bool:
         """Return True if the result of a call is in the journal."""
+        return self._is_recorded(self._base(call_id))
+
+    def _is_recorded(self, place: str) -> bool:
         journal = self.queue.journal
-        return journal is not None and journal.next_call(self._base(call_id))[1]
+        return journal is not None and journal.next_call(place)[1]
 
     def has_request(self, call_id: str) -> bool:
         """Return True if the journal has a request for an approval of a call."""
@@ -310,10 +325,6 @@ class ClaudeRun(RunRecorder):
         """End these calls as not run when the call `after` ends. If that call is suspended, they stay open with it."""
         self._call(after).skips = call_ids
 
-    async def report(self, call_id: str, outcome: ToolOutcome) -> None:
-        """Write the outcome of a call of an in-process server."""
-        await self.finish_call(call_id, outcome.success, outcome.result, outcome.text, outcome.ms)
-
     async def before_tool(self, data: Any, call_id: str | None, context: Any) -> Any:
         """Hold a call until its whole reply is in the log. Our own rules decide about our tools, not the SDK's."""
         name, args = str(data["tool_name"]), cast("dict[str, Any]", data["tool_input"])
@@ -372,6 +383,33 @@ class ClaudeRun(RunRecorder):
             self._settled.set()
 
 
+def report_calls(server: Any) -> None:
+    """Report the calls of an in-process server that are made in a turn."""
+    entry = wrap(_MCP, server, "get_request_handler", "method")(_CALL)
+    if entry is None or hasattr(entry.handler, _WRAPPED):
+        return
+    inner = entry.handler
+
+    async def call(context: Any, params: Any) -> Any:
+        meta: dict[str, Any] = params.meta or {}
+        run, call_id = ClaudeRun.around(), str(meta.get(CALL_ID, ""))
+        if run is None:
+            return await inner(context, params)
+        began = time.perf_counter()
+        with running_call(call_id), run.inside(call_id), collecting() as ours:
+            result = await inner(context, params)
+        if ours:
+            (outcome,) = ours
+        else:
+            text = result_text([block.model_dump(mode="json", by_alias=True) for block in result.content])
+            outcome = ToolOutcome(not result.is_error, text, text, elapsed_ms(began))
+        await run.finish_call(call_id, outcome.success, outcome.result, outcome.text, outcome.ms)
+        return result
+
+    setattr(call, _WRAPPED, inner)
+    wrap(_MCP, server, "add_request_handler", "method, params_type, handler")(_CALL, entry.params_type, call)
+
+
 def _api_block(block: Any) -> Block | None:
     """Return a block of a reply as the API has it. The model must get its reasoning back with its calls."""
     match block:
@@ -383,6 +421,10 @@ def _api_block(block: Any) -> Block | None:
             return tool_use(call_id, name, args)
         case _:
             return None
+
+
+def _total(events: Sequence[UsageEvent]) -> Usage:
+    return Usage(sum(each.input_tokens or 0 for each in events), sum(each.output_tokens or 0 for each in events))
 
 
 def _permission(decision: str, reason: str | None = None) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from turnwire.agents.claude.events import ClaudeRun
 from turnwire.agents.claude.messages import Block, transcript
-from turnwire.agents.claude.tools import reporting
 from turnwire.agents.sdk_internals import wrap
 from turnwire.models.errors import unreachable
 
@@ -37,7 +36,7 @@ _ENVIRONMENT = {
 _TIMEOUT = "API_TIMEOUT_MS"
 _SDK = "claude-agent-sdk"
 _TRANSPORT = "claude_agent_sdk._internal.transport.subprocess_cli"
-_MAX_UNREAD = 64
+MAX_UNREAD = 64
 
 
 class RunStart(Struct, frozen=True, kw_only=True):
@@ -52,7 +51,6 @@ async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: Claud
     """Run a process to its end, and let `run` read its messages. The process does not outlive this call."""
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="turnwire-claude-"))
     ended = asyncio.Event()
-    token = reporting.set(run)
     transcript_file: Path | None = None
     try:
         prepared = _options(options, run, folder)
@@ -63,7 +61,6 @@ async def read_messages(options: ClaudeAgentOptions, start: RunStart, run: Claud
             prepared = replace(prepared, resume=str(session))
         await _read(ClaudeProcess(prepared, _prompt(start, ended)), run, prepared.env.get(_TIMEOUT))
     finally:
-        reporting.reset(token)
         ended.set()
         await asyncio.to_thread(_remove, folder, transcript_file)
 
@@ -85,7 +82,7 @@ class ClaudeProcess:
         transported = replace(options, permission_prompt_tool_name="stdio")
         self._transport = _transport(prompt, transported)
         self._messages = query(prompt=prompt, options=options, transport=self._transport)
-        self._unread: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
+        self._unread: asyncio.Queue[Message | None] = asyncio.Queue(MAX_UNREAD)
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:

@@ -4,42 +4,39 @@ options = ClaudeAgentOptions(mcp_servers={"tools": claude_tools([weather, delete
 """
 
 import json
-import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mcp_types as types
 from claude_agent_sdk import ClaudeAgentOptions, McpSdkServerConfig
 from mcp import Client
 from mcp.server.lowlevel import Server
 
+from turnwire.agents.claude.messages import Block, tool_result
 from turnwire.tools import Tool, run_tool
 from turnwire.tools.declaration import Function, as_tool
-from turnwire.tools.invocation import ToolOutcome, elapsed_ms, running_call, running_call_id
+from turnwire.tools.invocation import ToolOutcome, running_call_id
 
-_CALL = "tools/call"
-_CALL_ID = "claudecode/toolUseId"
-_WRAPPED = "turnwire_wrapped"
+CALL_ID = "claudecode/toolUseId"
+"""The key of the id of a call in its metadata."""
 # Claude Code runs tools at the same time only if they are declared so. Turnwire asks for the approvals itself.
 _PARALLEL = types.ToolAnnotations(read_only_hint=True)
 
 
-class CallReporter(Protocol):
-    """The run whose tools are called, which knows a call by its id."""
-
-    def inside(self, call_id: str) -> AbstractContextManager[None]:
-        """Make the waits in this context belong to a call."""
-        ...
-
-    async def report(self, call_id: str, outcome: ToolOutcome) -> None:
-        """Write the outcome of a call."""
-        ...
+_collected: ContextVar[list[ToolOutcome] | None] = ContextVar("turnwire_claude_outcomes", default=None)
 
 
-reporting: ContextVar[CallReporter | None] = ContextVar("turnwire_claude_report", default=None)
-_outcomes: ContextVar[dict[str, ToolOutcome] | None] = ContextVar("turnwire_claude_outcomes", default=None)
+@contextmanager
+def collecting() -> Generator[list[ToolOutcome]]:
+    """Collect the outcomes of our own tools in the block: the SDK passes on their texts only."""
+    outcomes: list[ToolOutcome] = []
+    token = _collected.set(outcomes)
+    try:
+        yield outcomes
+    finally:
+        _collected.reset(token)
 
 
 class ToolServer(Server[Any]):
@@ -59,10 +56,9 @@ class ToolServer(Server[Any]):
         return types.ListToolsResult(tools=tools)
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        call_id = running_call_id() or ""
-        outcome = await run_tool(self.tools[params.name], params.arguments or {}, call_id=call_id)
-        if (outcomes := _outcomes.get()) is not None:
-            outcomes[call_id] = outcome
+        outcome = await run_tool(self.tools[params.name], params.arguments or {}, call_id=running_call_id())
+        if (outcomes := _collected.get()) is not None:
+            outcomes.append(outcome)
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=outcome.text)]
         return types.CallToolResult(content=content, is_error=not outcome.success)
 
@@ -74,7 +70,7 @@ def claude_tools(tools: Iterable[Tool | Function]) -> McpSdkServerConfig:
 
 
 class InProcessTools:
-    """The in-process MCP servers in the SDK's options. A call of theirs is reported with its id when it ends."""
+    """The in-process MCP servers in the SDK's options."""
 
     def __init__(self, options: ClaudeAgentOptions) -> None:
         configs: dict[str, Any] = options.mcp_servers if isinstance(options.mcp_servers, dict) else {}
@@ -87,10 +83,13 @@ class InProcessTools:
         }
         self._ours: dict[str, Tool] = {}
         for prefix, server in self._servers.items():
-            _wrap(server)
             if isinstance(server, ToolServer):
                 self._ours |= {f"{prefix}{name}" if has_prefix else name: tool for name, tool in server.tools.items()}
         self._has_prefix = has_prefix
+
+    @property
+    def servers(self) -> Iterable[Any]:
+        return self._servers.values()
 
     @property
     def names(self) -> frozenset[str]:
@@ -128,49 +127,12 @@ class InProcessTools:
         return None
 
 
-async def call_in_process(server: Any, name: str, call_id: str, args: dict[str, Any]) -> ToolOutcome:
-    """Call a tool of an in-process server as Claude Code would, and return its outcome after it is reported."""
-    outcomes: dict[str, ToolOutcome] = {}
-    token = _outcomes.set(outcomes)
-    try:
-        async with Client(server) as client:
-            await client.call_tool(name, args, meta=cast("Any", {_CALL_ID: call_id}))
-    finally:
-        _outcomes.reset(token)
-    return outcomes[call_id]
-
-
-def _wrap(server: Any) -> None:
-    """Report the calls of a server that are made in a turn."""
-    entry = server.get_request_handler(_CALL)
-    if entry is None or hasattr(entry.handler, _WRAPPED):
-        return
-    inner = entry.handler
-
-    async def call(context: Any, params: types.CallToolRequestParams) -> Any:
-        reporter, call_id = reporting.get(), str((params.meta or {}).get(_CALL_ID, ""))
-        if reporter is None:
-            return await inner(context, params)
-        began = time.perf_counter()
-        outcomes = _outcomes.get()
-        outcomes = {} if outcomes is None else outcomes
-        token = _outcomes.set(outcomes)
-        try:
-            with running_call(call_id), reporter.inside(call_id):
-                result = await inner(context, params)
-        finally:
-            _outcomes.reset(token)
-        outcome = outcomes.setdefault(call_id, _outcome(result, elapsed_ms(began)))
-        await reporter.report(call_id, outcome)
-        return result
-
-    setattr(call, _WRAPPED, inner)
-    server.add_request_handler(_CALL, entry.params_type, call)
-
-
-def _outcome(result: types.CallToolResult, ms: float) -> ToolOutcome:
-    text = result_text([block.model_dump(mode="json", by_alias=True) for block in result.content])
-    return ToolOutcome(not result.is_error, text, text, ms)
+async def call_in_process(server: Any, name: str, call_id: str, args: dict[str, Any]) -> Block:
+    """Call a tool of an in-process server as Claude Code would, and return its result for the model."""
+    async with Client(server) as client:
+        result: Any = await client.call_tool(name, args, meta=cast("Any", {CALL_ID: call_id}))
+    content = [block.model_dump(mode="json", by_alias=True) for block in result.content]
+    return tool_result(call_id, result_text(content), is_error=bool(result.is_error))
 
 
 def result_text(content: Any) -> str:

@@ -21,8 +21,7 @@ from turnwire.agents.google_adk.events import AdkBranch, RunPlugin
 from turnwire.agents.google_adk.messages import content_of, sdk_events
 from turnwire.agents.google_adk.options import declared_schema, possible_options
 from turnwire.agents.google_adk.runner import find_use_threads, install_runner
-from turnwire.agents.google_adk.tools import tool_names
-from turnwire.agents.sdk_agent import SdkAgent, SdkAgentOptions
+from turnwire.agents.sdk_agent import SdkAgent, SdkAgentOptions, function_names
 from turnwire.core.log.files import load_turn_files, user_message
 from turnwire.core.log.turns import Turn
 from turnwire.tools.threads import TOOL_THREADS
@@ -52,7 +51,7 @@ class GoogleADKAgent(SdkAgent):
         root = self._app.root_agent
         super().__init__(possible_options(root, list(agents_of(root))), **options)
         self.output_schema = declared_schema(root)
-        self._run_config = _streaming(run_config or RunConfig())
+        self._run_config = (run_config or RunConfig()).model_copy(update={"streaming_mode": StreamingMode.SSE})
         self._state = state
         self._artifacts = artifact_service or InMemoryArtifactService()
         self._memory = memory_service or InMemoryMemoryService()
@@ -60,7 +59,7 @@ class GoogleADKAgent(SdkAgent):
     @property
     def tool_names(self) -> frozenset[str]:
         """Return the names of the tools of all agents of the tree; those of toolsets are known when they run."""
-        return frozenset(name for agent in agents_of(self._app.root_agent) for name in tool_names(agent))
+        return frozenset(name for agent in agents_of(self._app.root_agent) for name in function_names(agent))
 
     def find_problems(self) -> list[str]:
         """Return what is missing: the SDK finds out at its first request that there is no key."""
@@ -136,8 +135,3 @@ def agents_of(root: Any) -> Iterator[BaseAgent]:
 
 def _user_id(turn: Turn) -> str:
     return turn.principal or "user"
-
-
-def _streaming(config: RunConfig) -> RunConfig:
-    """Return the configuration with streamed tokens."""
-    return config.model_copy(update={"streaming_mode": StreamingMode.SSE})

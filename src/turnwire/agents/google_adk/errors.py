@@ -6,8 +6,8 @@ from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from google.genai.errors import APIError
-from msgspec import Struct
 
+from turnwire.agents.run_recorder import CallFailure
 from turnwire.core.errors import ModelError, ToolError, TurnwireError, step_limit_reached
 from turnwire.models.errors import explain, refused, reported, unfinished, unreachable, unreadable
 
@@ -21,14 +21,6 @@ _WITHHELD = {
 }
 # The Gemini client uses whichever of these HTTP libraries is installed.
 _HTTP_CLIENTS = ("aiohttp", "httpcore", "httpx", "httpx2")
-
-
-class CallFailure(Struct, frozen=True):
-    """An exception that a model raised, or a tool (`is_tool`), to tell it apart from the SDK's own exceptions."""
-
-    error: Exception
-    name: str
-    is_tool: bool = False
 
 
 def explain_failure(error: Exception, failure: CallFailure | None) -> Exception:

@@ -30,10 +30,10 @@ from turnwire.agents.google_adk.continuation import (
     load_result,
     name_calls,
 )
-from turnwire.agents.google_adk.errors import CallFailure, explain_failure, reply_failure
+from turnwire.agents.google_adk.errors import explain_failure, reply_failure
 from turnwire.agents.google_adk.options import add_to_request
-from turnwire.agents.google_adk.tools import AdkClientTool, AdkTool
-from turnwire.agents.run_recorder import RunRecorder
+from turnwire.agents.google_adk.tools import AdkTool, our_tool
+from turnwire.agents.run_recorder import CallFailure, RunRecorder
 from turnwire.core.errors import AgentError, ToolError
 from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError
 from turnwire.core.journal.waits import check_names
@@ -79,7 +79,6 @@ class RunPlugin(BasePlugin):
         super().__init__("turnwire")
         self.main = main
         self.runner: Runner | None = None
-        self.failure: CallFailure | None = None
         self._branches = {"": main}
         self._calls: dict[str, _ToolCall] = {}
         self._replies: list[str] = []
@@ -155,7 +154,7 @@ class RunPlugin(BasePlugin):
         """Add the client's tools and options, and the turn's new messages, to a request of the turn's own agent."""
         if branch.client_tools:
             check_names(set(request.tools_dict), branch.client_tools)
-            request.append_tools([AdkClientTool(tool) for tool in branch.client_tools])
+            request.append_tools([AdkTool(tool) for tool in branch.client_tools])
         has_tools = bool(request.tools_dict)
         add_to_request(branch.options.for_call(has_tools=has_tools, has_called=branch.has_called), request)
         for text in await branch.take_inputs():
@@ -195,7 +194,7 @@ class RunPlugin(BasePlugin):
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        self.failure = CallFailure(error, llm_request.model or "")
+        self.main.failure = CallFailure(error, llm_request.model or "")
         self._branch(callback_context).give_up_reply()
         return None
 
@@ -217,7 +216,7 @@ class RunPlugin(BasePlugin):
             if denial is not None:
                 return denial
         try:
-            repeatable = isinstance(tool, AdkTool) and tool.tool.idempotent
+            repeatable = (ours := our_tool(tool)) is not None and ours.idempotent
             journaled = await branch.begin_tool(call_id, tool.name, plain(tool_args), repeatable=repeatable)
         except ToolDeniedError as denied:
             return {"error": str(denied)}
@@ -233,7 +232,7 @@ class RunPlugin(BasePlugin):
         self, branch: AdkBranch, tool: BaseTool, args: dict[str, Any], context: ToolContext, reason: str | None = None
     ) -> dict[str, Any] | None:
         """Wait for a person's decision. Return the result of a denied call, or confirm the call to the SDK."""
-        editable = isinstance(tool, AdkTool) and tool.tool.editable
+        editable = (ours := our_tool(tool)) is not None and ours.editable
         call_id = context.function_call_id or ""
         decision = await branch.decide(call_id, tool.name, plain(args), editable=editable, reason=reason)
         if not decision.approved:
@@ -290,7 +289,7 @@ class RunPlugin(BasePlugin):
         call = self._calls.get(call_id)
         if call is None or not isinstance(error, Exception):
             return None  # It was cancelled.
-        self.failure = CallFailure(error, tool.name, is_tool=True)
+        self.main.failure = CallFailure(error, tool.name, is_tool=True)
         text = tool_error_text(tool.name, error)
         call.failure = text
         if isinstance(error, ToolError):
@@ -302,7 +301,7 @@ class RunPlugin(BasePlugin):
 
     def explain(self, error: Exception) -> Exception:
         """Return the error that a failed run ends with, and end the calls that it failed because of."""
-        failure = explain_failure(error, self.failure)
+        failure = explain_failure(error, self.main.failure)
         for call_id, call in list(self._calls.items()):
             if call.failure is not None or isinstance(failure, AgentError):
                 del self._calls[call_id]

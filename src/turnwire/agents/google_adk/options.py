@@ -13,9 +13,10 @@ from google.adk.models.gemma_llm import Gemma
 from google.adk.models.google_llm import Gemini
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
-from pydantic import BaseModel
 
+from turnwire.agents.sdk_agent import model_schema
 from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions, NamedTool
+from turnwire.models.openai_shared import sampling_options
 
 _MODES = {
     "none": types.FunctionCallingConfigMode.NONE,
@@ -46,12 +47,7 @@ def add_to_request(options: ModelOptions, request: LlmRequest) -> None:
     if options.instructions:
         request.append_instructions([options.instructions])
     choice, form = options.tool_choice, options.response_format
-    fields: dict[str, Any] = {
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "max_output_tokens": options.max_tokens,
-        "stop_sequences": list(options.stop) or None,
-    }
+    fields = sampling_options(options, max_tokens="max_output_tokens", stop="stop_sequences")
     if choice is not None:
         mode, names = (_MODES["required"], [choice.name]) if isinstance(choice, NamedTool) else (_MODES[choice], None)
         calling = types.FunctionCallingConfig(mode=mode, allowed_function_names=names)
@@ -59,11 +55,9 @@ def add_to_request(options: ModelOptions, request: LlmRequest) -> None:
         fields["tool_config"] = own.model_copy(update={"function_calling_config": calling})
     if form is not None:
         fields |= {"response_mime_type": "application/json", "response_json_schema": form.schema}
-    added = {name: value for name, value in fields.items() if value is not None}
-    request.config = request.config.model_copy(update=added)
+    request.config = request.config.model_copy(update=fields)
 
 
 def declared_schema(root: Any) -> dict[str, Any] | None:
     """Return the JSON schema of an agent's output type; None if it answers with text."""
-    output: Any = root.output_schema if isinstance(root, LlmAgent) else None
-    return output.model_json_schema() if isinstance(output, type) and issubclass(output, BaseModel) else None
+    return model_schema(root.output_schema if isinstance(root, LlmAgent) else None)

@@ -3,18 +3,17 @@
 agent = LlmAgent(name="helper", model="gemini-3-flash", tools=adk_tools([weather, delete_file]))
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from google.adk.agents import BaseAgent
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from turnwire.core.journal.waits import ClientTool
-from turnwire.tools import Tool, run_tool
+from turnwire.tools import Tool
 from turnwire.tools.declaration import Function, as_tool
-from turnwire.tools.invocation import run_client_tool
+from turnwire.tools.invocation import run_any_tool
 
 
 def adk_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:
@@ -23,46 +22,29 @@ def adk_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:
 
 
 class AdkTool(BaseTool):
-    """One of our tools. A failure is returned as a dict whose only key is `error`, as the SDK expects."""
+    """One of our tools, or of the client's. A failure is a dict whose only key is `error`, as the SDK expects."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool | ClientTool) -> None:
         super().__init__(name=tool.name, description=tool.description)
-        self.tool = tool
+        self._tool = tool
+
+    @property
+    def ours(self) -> Tool | None:
+        return self._tool if isinstance(self._tool, Tool) else None
 
     def _get_declaration(self) -> types.FunctionDeclaration:
-        return _declaration(self.name, self.description, self.tool.parameters)
+        return types.FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=self._tool.parameters
+        )
 
     async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
-        return bool(self.tool.requires_approval(args))
+        return self.ours is not None and self.ours.requires_approval(args)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        outcome = await run_tool(self.tool, args, call_id=tool_context.function_call_id)
+        outcome = await run_any_tool(self._tool, args, call_id=tool_context.function_call_id)
         return outcome.result if outcome.success else {"error": outcome.text}
 
 
-class AdkClientTool(BaseTool):
-    """A tool that the client runs."""
-
-    def __init__(self, tool: ClientTool) -> None:
-        super().__init__(name=tool.name, description=tool.description)
-        self._parameters = tool.parameters
-
-    def _get_declaration(self) -> types.FunctionDeclaration:
-        return _declaration(self.name, self.description, self._parameters)
-
-    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        outcome = await run_client_tool(tool_context.function_call_id or "", self.name, args)
-        return outcome.result if outcome.success else {"error": outcome.text}
-
-
-def _declaration(name: str, description: str, parameters: dict[str, Any]) -> types.FunctionDeclaration:
-    return types.FunctionDeclaration(name=name, description=description, parameters_json_schema=parameters)
-
-
-def tool_names(agent: BaseAgent) -> Iterator[str]:
-    """Yield the names of the functions and tools of an agent."""
-    tools: Sequence[Any] = getattr(agent, "tools", ())
-    for tool in tools:
-        name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
-        if isinstance(name, str):
-            yield name
+def our_tool(tool: BaseTool) -> Tool | None:
+    """Return our tool behind a tool of the SDK."""
+    return tool.ours if isinstance(tool, AdkTool) else None

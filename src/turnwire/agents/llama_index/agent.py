@@ -18,7 +18,7 @@ from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
 from turnwire.agents.llama_index.messages import sdk_message, sdk_messages
 from turnwire.agents.llama_index.options import possible_options
 from turnwire.agents.llama_index.runner import agents_of, check_workflow, end_run, install_runner, start_run
-from turnwire.agents.llama_index.tools import ClientRunTool
+from turnwire.agents.llama_index.tools import TurnwireTool
 from turnwire.agents.sdk_agent import SdkAgent, split_options
 from turnwire.core.errors import AgentError
 from turnwire.core.log.files import load_turn_files, user_message
@@ -92,7 +92,7 @@ class LlamaIndexAgent(SdkAgent):
         listener.max_calls, listener.needs_approval = self._max_steps, self._needs_approval
         with explaining(explain_failure):
             options = await self._options_for(turn)
-            tools = [ClientRunTool(tool) for tool in listener.client_tools]
+            tools = [TurnwireTool(tool) for tool in listener.client_tools]
             handler = start_run(listener, self._agent, lambda agent: agent.run(**options), tools)
             result = asyncio.create_task(handler.stop_event_result())
             try:

@@ -163,10 +163,8 @@ class LlamaStep(ToolStep[ToolOutput]):
         store: Any,
         execute: Callable[[dict[str, Any]], Awaitable[ToolOutput]],
     ) -> None:
-        super().__init__(call_id, tool.metadata.get_name(), plain(args))
-        ours = tool.tool if isinstance(tool, TurnwireTool) else None
-        self.repeatable = ours is not None and ours.idempotent
-        self.editable = ours is not None and ours.editable
+        ours = tool.ours if isinstance(tool, TurnwireTool) else None
+        super().__init__(call_id, tool.metadata.get_name(), plain(args), ours)
         asks = ours is not None and bool(ours.requires_approval(self.args))
         self.needs_approval = asks or self.tool in listener.needs_approval
         self._own_args = args

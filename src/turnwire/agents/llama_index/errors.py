@@ -1,21 +1,16 @@
 """The SDK's exceptions as errors that are safe to show."""
 
 from llama_index.core.workflow import WorkflowTimeoutError
-from pydantic import ValidationError
 
-from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.core.errors import AgentError
 from turnwire.models import errors
 
 
 def explain_failure(error: Exception) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
     match error:
-        case TurnwireError():
-            return error
         case WorkflowTimeoutError():
             return AgentError("the workflow took longer than its own time limit; send a smaller request")
-        case ValidationError():
-            return error
         case _ if _package(error) == "openai":
             return errors.explain(error, "the model")
         case _ if _package(error) in ("httpx", "httpcore"):

@@ -10,6 +10,7 @@ from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 
 from turnwire.agents.llama_index.llm import OpenAICompatibleLLM
 from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
+from turnwire.models.openai_shared import sampling_options
 
 _FIELDS = ("temperature", "top_p", "max_tokens", "stop")
 
@@ -50,6 +51,4 @@ def with_options(llm: Any, options: ModelOptions) -> Any:
         return llm
     if isinstance(llm, OpenAICompatibleLLM):
         return llm.with_options(options)
-    values = {"stop": list(options.stop) or None, **{name: getattr(options, name) for name in _FIELDS[:-1]}}
-    update = {name: value for name, value in values.items() if value is not None}
-    return llm.model_copy(update=update) if update else llm
+    return llm.model_copy(update=update) if (update := sampling_options(options)) else llm

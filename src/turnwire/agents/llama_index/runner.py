@@ -12,19 +12,20 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from copy import copy
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.agent.workflow import AgentWorkflow, ToolCall, ToolCallResult
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.tools import AsyncBaseTool, BaseTool, ToolOutput
-from llama_index.core.workflow import Workflow
+from llama_index.core.workflow import HumanResponseEvent, Workflow
 
 from turnwire.agents.llama_index.continuation import LlamaStep, RecordedLLM, failed_output, show_output
 from turnwire.agents.llama_index.events import MAX_PARALLEL_TOOLS, WorkflowListener
 from turnwire.agents.llama_index.messages import add_inputs
-from turnwire.agents.llama_index.questions import AskingContext
 from turnwire.agents.llama_index.tools import check_arguments
 from turnwire.agents.sdk_internals import wrap
+from turnwire.core.journal.turn_journal import current_journal
+from turnwire.core.journal.waits import ask
 from turnwire.core.log.emit import is_in_turn
 from turnwire.core.log.events import HandoffEvent
 from turnwire.tools.declaration import BadArgumentsError
@@ -183,3 +184,22 @@ async def _run_tool(self: Any, ctx: Any, tool: AsyncBaseTool, tool_input: dict[s
         return failed_output(call.tool_name, tool_error_text(call.tool_name, error))
     execute = functools.partial(inner, self, AskingContext(ctx), tool)
     return await listener.run_tool(LlamaStep(listener, call.tool_id, tool, tool_input, ctx.store, execute))
+
+
+class AskingContext:
+    """The context of a run: `wait_for_event(HumanResponseEvent)` in a tool is a question of the turn."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    async def wait_for_event(self, event_type: type[Any], *args: Any, **options: Any) -> Any:
+        if not issubclass(event_type, HumanResponseEvent) or current_journal() is None:
+            return await self._ctx.wait_for_event(event_type, *args, **options)
+        waiter: Any = options.get("waiter_event") or (args[0] if args else None)
+        prompt = getattr(waiter, "prefix", None) or options.get("waiter_id") or "The agent needs an answer."
+        value = await ask(str(prompt))
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"response": value}
+        return event_type(**{**(options.get("requirements") or {}), **fields})

@@ -11,9 +11,9 @@ from typing import Any
 from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
 
 from turnwire.core.journal.waits import ClientTool
-from turnwire.tools import Tool, ToolOutcome, run_tool
+from turnwire.tools import Tool, ToolOutcome
 from turnwire.tools.declaration import BadArgumentsError, Function, as_tool
-from turnwire.tools.invocation import run_client_tool, running_call_id
+from turnwire.tools.invocation import run_any_tool, running_call_id
 
 
 @dataclass
@@ -27,30 +27,25 @@ class SchemaMetadata(ToolMetadata):
 
 
 class TurnwireTool(FunctionTool):
-    """One of our tools, with its limits and its schema. The adapter reads its `needs_approval` and `idempotent`."""
+    """One of our tools, with its limits and its schema, or one of the client's."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool | ClientTool) -> None:
         async def call(**args: Any) -> ToolOutcome:
-            return await run_tool(tool, args, call_id=running_call_id())
+            return await run_any_tool(tool, args, call_id=running_call_id())
 
-        self.tool = tool
-        super().__init__(async_fn=call, metadata=_metadata(tool))
+        self.ours = tool if isinstance(tool, Tool) else None
+        metadata = SchemaMetadata(tool.description, tool.name, None, parameters=tool.parameters)
+        super().__init__(async_fn=call, metadata=metadata)
 
     async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        return _output(self.tool.name, await self.async_fn(**kwargs))
-
-
-class ClientRunTool(FunctionTool):
-    """A tool that the client runs: its body waits for the client's result."""
-
-    def __init__(self, tool: ClientTool) -> None:
-        async def call(**args: Any) -> ToolOutcome:
-            return await run_client_tool(running_call_id() or "", tool.name, args)
-
-        super().__init__(async_fn=call, metadata=_metadata(tool))
-
-    async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        return _output(self.metadata.get_name(), await self.async_fn(**kwargs))
+        outcome: ToolOutcome = await self.async_fn(**kwargs)
+        return ToolOutput(
+            self.metadata.get_name(),
+            content=outcome.text,
+            raw_input={},
+            raw_output=outcome.result,
+            is_error=not outcome.success,
+        )
 
 
 def llama_tools(tools: Iterable[Tool | Function]) -> list[FunctionTool]:
@@ -60,18 +55,10 @@ def llama_tools(tools: Iterable[Tool | Function]) -> list[FunctionTool]:
 
 def check_arguments(tool: Any, args: dict[str, Any]) -> None:
     """Raise BadArgumentsError if a function does not take these arguments: the SDK does not check them."""
-    if not isinstance(tool, FunctionTool) or isinstance(tool, TurnwireTool | ClientRunTool):
+    if not isinstance(tool, FunctionTool) or isinstance(tool, TurnwireTool):
         return
     own = {tool.ctx_param_name: None} if tool.ctx_param_name else {}
     try:
         inspect.signature(tool.real_fn).bind(**{**tool.partial_params, **args, **own})
     except TypeError as error:
         raise BadArgumentsError(str(error)) from None
-
-
-def _metadata(tool: Tool | ClientTool) -> SchemaMetadata:
-    return SchemaMetadata(tool.description, tool.name, None, parameters=tool.parameters)
-
-
-def _output(name: str, outcome: ToolOutcome) -> ToolOutput:
-    return ToolOutput(name, content=outcome.text, raw_input={}, raw_output=outcome.result, is_error=not outcome.success)

@@ -20,7 +20,6 @@ from agents import (
 )
 from agents.models.multi_provider import MultiProvider
 from openai import AsyncOpenAI
-from pydantic_core import to_json
 
 from turnwire.agents.context_changes import ContextChanges
 from turnwire.agents.event_queue import EventQueue, explaining
@@ -33,6 +32,7 @@ from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.options import declared_schema
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.tools import install_client_tools
+from turnwire.agents.run_recorder import answer_text
 from turnwire.agents.sdk_agent import SdkAgent, SdkAgentOptions
 from turnwire.core.log.files import load_turn_files, user_message
 from turnwire.core.log.model_options import OPTION_NAMES
@@ -208,9 +208,8 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
 
 def _finish(result: RunResultStreaming, run: Run) -> None:
     """Write an output that was made by a tool or a function: the model streams its own text."""
-    output: Any = result.final_output
-    if output not in (None, "") and not run.has_answered:
-        run.write(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
+    if result.final_output not in (None, "") and not run.has_answered:
+        run.write(answer_text(result.final_output))
 
 
 async def _stop(result: RunResultStreaming) -> None:

@@ -16,7 +16,7 @@ from openai.types.responses import Response, ResponseCompletedEvent
 from turnwire.agents.context_changes import is_plain
 from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.internals import invoker_class
-from turnwire.agents.run_recorder import ToolStep
+from turnwire.agents.run_recorder import CallFailure, ToolStep
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome
 
@@ -91,7 +91,7 @@ class AgentsStep(ToolStep[Any]):
         try:
             return await self._invoke()
         except Exception as error:
-            self._run.tool_failure = error
+            self._run.failure = CallFailure(error, self.tool, is_tool=True)
             raise
 
     def fail(self, text: str) -> str:

@@ -26,15 +26,15 @@ _TRIPWIRES = (
 
 def explain_failure(error: Exception, run: Run) -> Exception:
     """Return an error with a message for the user, or the same error if there is none."""
-    failure = run.model_failure
-    if failure is not None and error is failure.error:
-        return explain(error, failure.model)
+    failure = run.failure
+    if failure is not None and error is failure.error and not failure.is_tool:
+        return explain(error, failure.name)
     match error:
         case MaxTurnsExceeded():
             return step_limit_reached()
         case _ if isinstance(error, _TRIPWIRES):
             return AgentError("a guardrail of this agent stopped the answer; rephrase the request", code="guardrail")
-        case UserError(__cause__=Exception() as cause) if cause is run.tool_failure:
+        case UserError(__cause__=Exception() as cause) if failure and cause is failure.error:
             # The exception of a tool whose `failure_error_function` is None ends the run.
             return ToolError(f"a tool of this agent failed ({type(cause).__name__})")
         case ModelTimeoutError():

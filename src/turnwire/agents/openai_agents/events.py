@@ -9,9 +9,7 @@ from typing import Any, Self, cast
 
 from agents import (
     Agent,
-    AgentHookContext,
     ModelBehaviorError,
-    ModelResponse,
     RunContextWrapper,
     RunHooks,
     RunItemStreamEvent,
@@ -32,14 +30,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.log.events import HandoffEvent, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import ToolOutcome, elapsed_ms, loggable, set_running_call, tool_error_text
-
-
-class ModelFailure(Struct, frozen=True):
-    """An exception of a model's client, to tell it apart from the same exception of a tool."""
-
-    error: Exception
-    model: str
+from turnwire.tools.invocation import ToolOutcome, set_running_call, tool_error_text
 
 
 def failure_text(tool: str, error: Exception) -> str:
@@ -51,7 +42,6 @@ class _RunCall(Struct):
     """A running tool call, with its failure or outcome if that is known before the SDK reports its end."""
 
     tool: str
-    began: float
     has_failed: bool = False
     failure: str | None = None
     outcome: ToolOutcome | None = None
@@ -89,8 +79,6 @@ class Run(RunRecorder):
     def __init__(self, queue: EventQueue, path: Path = (), place: str = "") -> None:
         super().__init__(queue, path, place)
         self.calls = _TurnCalls()
-        self.model_failure: ModelFailure | None = None
-        self.tool_failure: Exception | None = None
         self.inputs: list[tuple[int, str]] = []
         self.session: Session | None = None
         self._open: dict[str, _RunCall] = {}
@@ -119,9 +107,10 @@ class Run(RunRecorder):
     def open_call(self, call_id: str, tool: str, arguments: str) -> None:
         self._reported.add(call_id)
         is_new = call_id not in self._open and not self.calls.pop_written(self.path, call_id)
-        self._open[call_id] = _RunCall(tool, time.perf_counter())
+        self._open[call_id] = _RunCall(tool)
         if is_new:
-            self.put(ToolCallEvent(call_id, tool, read_arguments(arguments) or {}))
+            self.begin_call(call_id, tool, read_arguments(arguments) or {})
+        self._began[call_id] = time.perf_counter()
 
     def fail_call(self, call_id: str, failure: str | None = None) -> None:
         """Mark a call as failed. Its result is `failure`, or what the SDK reports at its end."""
@@ -141,9 +130,8 @@ class Run(RunRecorder):
         call = self._open.pop(call_id, None)
         if call is None:
             return
-        value = call.outcome.result if call.outcome else loggable(result) if call.failure is None else call.failure
-        success = not (failed or call.has_failed)
-        self.put(ToolResultEvent(call_id, call.tool, success, value, elapsed_ms(call.began)))
+        value = call.outcome.result if call.outcome else result if call.failure is None else call.failure
+        self.end_call(call_id, call.tool, not (failed or call.has_failed), value)
 
     def close_calls(self, error: Exception) -> None:
         """End the running calls of a run that failed."""
@@ -182,8 +170,10 @@ class Hooks(RunHooks[Any]):
         self.agent: Agent[Any] | None = None
         """The agent that calls a model now, or called one last."""
         self._run = run
-        self._inner = inner or RunHooks[Any]()
+        self._inner = inner = inner or RunHooks[Any]()
         self._prepare_tool = prepare_tool
+        self.on_llm_end, self.on_agent_start = inner.on_llm_end, inner.on_agent_start
+        self.on_agent_end = inner.on_agent_end
 
     async def on_llm_start(
         self,
@@ -194,15 +184,6 @@ class Hooks(RunHooks[Any]):
     ) -> None:
         self.agent = agent
         await self._inner.on_llm_start(context, agent, system_prompt, input_items)
-
-    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
-        await self._inner.on_llm_end(context, agent, response)
-
-    async def on_agent_start(self, context: AgentHookContext[Any], agent: Agent[Any]) -> None:
-        await self._inner.on_agent_start(context, agent)
-
-    async def on_agent_end(self, context: AgentHookContext[Any], agent: Agent[Any], output: Any) -> None:
-        await self._inner.on_agent_end(context, agent, output)
 
     async def on_handoff(self, context: RunContextWrapper[Any], from_agent: Agent[Any], to_agent: Agent[Any]) -> None:
         self._run.put(HandoffEvent(to_agent.name))

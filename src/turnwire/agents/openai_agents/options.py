@@ -6,18 +6,15 @@ from agents import Agent, AgentOutputSchema, AgentOutputSchemaBase, ModelSetting
 
 from turnwire.core.log.model_options import ModelOptions, NamedTool
 from turnwire.models.chat_completions import chat_options
+from turnwire.models.openai_shared import sampling_options
 from turnwire.models.responses import responses_options
 
 
 def run_settings(options: ModelOptions) -> ModelSettings:
     """Return the settings of a run. The SDK resets a choice of tools when one was called."""
     choice = options.tool_choice
-    return ModelSettings(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        max_tokens=options.max_tokens,
-        tool_choice=choice.name if isinstance(choice, NamedTool) else choice,
-    )
+    choice_name = choice.name if isinstance(choice, NamedTool) else choice
+    return ModelSettings(**sampling_options(options, stop=None), tool_choice=choice_name)
 
 
 def request_settings(options: ModelOptions, *, is_chat: bool) -> ModelSettings:

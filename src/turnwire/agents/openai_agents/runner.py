@@ -24,10 +24,11 @@ from openai.types.responses import Response
 
 from turnwire.agents.openai_agents.continuation import completed, dump_reply, journal_tool, load_reply
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Hooks, ModelFailure, Run, error_formatter, failure_text, read_item
+from turnwire.agents.openai_agents.events import Hooks, Run, error_formatter, failure_text, read_item
 from turnwire.agents.openai_agents.internals import check_internals
 from turnwire.agents.openai_agents.messages import with_inputs
 from turnwire.agents.openai_agents.options import request_settings, run_settings
+from turnwire.agents.run_recorder import CallFailure
 from turnwire.core.errors import ModelError
 from turnwire.core.journal.turn_journal import JournaledCall
 from turnwire.core.log.emit import is_in_turn
@@ -207,7 +208,7 @@ class WatchedModel(Model):
                     self._record_hosted_tool(event)
                     yield event
         except _FAILURES as error:
-            self._run.model_failure = ModelFailure(error, name)
+            self._run.failure = CallFailure(error, name)
             raise
 
     def get_retry_advice(self, request: Any) -> Any:
@@ -247,7 +248,9 @@ class WatchedModel(Model):
         # An approved call was recorded under the id of its approval request.
         call_id = getattr(item, "approval_request_id", None) or item.id
         if event.type == "response.output_item.added":
+            has_answered = self._run.has_answered
             self._run.open_call(call_id, tool, getattr(item, "arguments", None) or "")
+            self._run.has_answered = has_answered  # The model goes on with the same reply.
         elif event.type == "response.output_item.done":
             output = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
             self._run.close_call(call_id, output, failed=item.status == "failed")

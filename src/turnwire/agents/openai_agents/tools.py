@@ -15,9 +15,9 @@ from turnwire.agents.openai_agents.events import Run
 from turnwire.agents.openai_agents.internals import SDK
 from turnwire.agents.sdk_internals import wrap
 from turnwire.core.journal.waits import ClientTool, check_names
-from turnwire.tools import Tool, read_arguments, run_tool
+from turnwire.tools import Tool, read_arguments
 from turnwire.tools.declaration import Function, as_tool
-from turnwire.tools.invocation import ToolOutcome, run_client_tool
+from turnwire.tools.invocation import run_any_tool
 
 
 def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
@@ -25,15 +25,15 @@ def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
     return [_function_tool(as_tool(item)) for item in tools]
 
 
-def _function_tool(tool: Tool) -> FunctionTool:
+def _function_tool(tool: Tool | ClientTool) -> FunctionTool:
     async def invoke(context: ToolContext[Any], arguments: str) -> str:
-        outcome = await run_tool(tool, read_arguments(arguments), call_id=context.tool_call_id)
+        outcome = await run_any_tool(tool, read_arguments(arguments), call_id=context.tool_call_id)
         if run := Run.current():
             run.note_outcome(context.tool_call_id, outcome)
         return outcome.text
 
     async def needs_approval(context: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
-        return tool.requires_approval(args)
+        return isinstance(tool, Tool) and tool.requires_approval(args)
 
     return FunctionTool(
         tool.name,
@@ -41,7 +41,7 @@ def _function_tool(tool: Tool) -> FunctionTool:
         tool.parameters,
         invoke,
         strict_json_schema=False,
-        needs_approval=needs_approval if tool.needs_approval else False,
+        needs_approval=needs_approval if isinstance(tool, Tool) and tool.needs_approval else False,
     )
 
 
@@ -63,21 +63,6 @@ def _with_client_tools(inner: Any) -> Any:
         if run is None or run.path or not run.client_tools:
             return tools
         check_names({tool.name for tool in tools}, run.client_tools)
-        return [*tools, *map(_client_tool, run.client_tools)]
+        return [*tools, *map(_function_tool, run.client_tools)]
 
     return get_all_tools
-
-
-def _client_tool(tool: ClientTool) -> FunctionTool:
-    async def invoke(context: ToolContext[Any], arguments: str) -> str:
-        args = read_arguments(arguments)
-        if args is None:
-            error = f"Error: the arguments of {tool.name} are wrong: they are not a JSON object"
-            outcome = ToolOutcome(False, error, error, 0.0)
-        else:
-            outcome = await run_client_tool(context.tool_call_id, tool.name, args)
-        if run := Run.current():
-            run.note_outcome(context.tool_call_id, outcome)
-        return outcome.text
-
-    return FunctionTool(tool.name, tool.description, tool.parameters, invoke, strict_json_schema=False)

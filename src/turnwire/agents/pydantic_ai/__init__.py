@@ -5,7 +5,7 @@
     agent = PydanticAIAgent(Agent("openai-chat:gpt-5.2", tools=[search]), usage_limits=UsageLimits(request_limit=8))
 
 The SDK's own loop runs the model and the tools. `events` turns its events into ours and hooks in where the SDK has
-none; `approvals` maps the SDK's deferred tools to approvals.
+none; there the SDK's deferred tools become approvals.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
 """The agent: one turn is one run of the SDK, which is repeated from its journal after a wait or a crash."""
 
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, cast
 
-from pydantic_ai import AgentStreamEvent, DeferredToolRequests, TextOutput
+from pydantic_ai import DeferredToolRequests, TextOutput
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -20,9 +20,8 @@ from turnwire.agents.pydantic_ai.options import has_stop, output_of, run_setting
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.agents.pydantic_ai.tools import client_toolset, function_names
 from turnwire.agents.sdk_agent import SdkAgent, split_options
-from turnwire.core.journal.waits import client_tools
 from turnwire.core.log.files import LoadedFiles, load_turn_files, user_message
-from turnwire.core.log.model_options import OPTION_NAMES, ModelOptions
+from turnwire.core.log.model_options import OPTION_NAMES
 from turnwire.core.log.turns import Turn
 from turnwire.models.address import ModelAddress
 
@@ -83,16 +82,11 @@ class PydanticAIAgent(SdkAgent):
         return agent
 
     async def _run(self, turn: Turn, queue: EventQueue) -> None:
-        place = queue.journal.place("run") if queue.journal else ""
-        listener = RunListener(queue, place=place, editable=self._editable)
+        listener = RunListener(queue)
+        self._prepare(listener, turn)
         with explaining(explain_failure):
             prompt, options = self._options_for(turn, listener, await load_turn_files(turn))
-
-            async def read(context: Any, events: AsyncIterable[AgentStreamEvent]) -> None:
-                async for _ in listener.read(events):
-                    pass
-
-            result: AgentRunResult[Any] = await self._agent.run(prompt, event_stream_handler=read, **options)
+            result: AgentRunResult[Any] = await self._agent.run(prompt, **options)
             listener.read_result(result)
 
     def _options_for(self, turn: Turn, listener: RunListener, files: LoadedFiles) -> tuple[Any, dict[str, Any]]:
@@ -102,27 +96,23 @@ class PydanticAIAgent(SdkAgent):
             **self._options,
             "capabilities": [*self._capabilities, listener],
         }
-        self._add_model_options(turn.model_options, options, listener)
-        if offered := client_tools(turn.options):
-            options["toolsets"] = [*(options.get("toolsets") or ()), client_toolset(offered)]
-        if self._to_deps is not None:
-            options["deps"] = self._to_deps(turn)
-            listener.queue.changes = ContextChanges(options["deps"])
-        message = user_message(turn)
-        if turn.progress:
-            listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
-            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress], files)}
-        return prompt_of(message, files), options
-
-    def _add_model_options(self, sent: ModelOptions, options: dict[str, Any], listener: RunListener) -> None:
-        listener.model_options = sent
+        sent = listener.options
         if settings := run_settings(sent):
             options["model_settings"] = merge_model_settings(options.get("model_settings"), settings)
         if sent.instructions:
             own: Any = options.get("instructions") or ()
             options["instructions"] = [*(own if isinstance(own, list | tuple) else [own]), sent.instructions]
-        if sent.response_format and "response_format" in self.takes_model_options:
+        if sent.response_format:
             options["output_type"] = output_of(sent.response_format)
+        if listener.client_tools:
+            options["toolsets"] = [*(options.get("toolsets") or ()), client_toolset(listener.client_tools)]
+        if self._to_deps is not None:
+            options["deps"] = self._to_deps(turn)
+            listener.queue.changes = ContextChanges(options["deps"])
+        message = user_message(turn)
+        if turn.progress:
+            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress], files)}
+        return prompt_of(message, files), options
 
 
 def _declared_schema(agent: AbstractAgent[Any, Any], output_type: Any) -> dict[str, Any] | None:

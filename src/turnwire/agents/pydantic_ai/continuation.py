@@ -1,15 +1,16 @@
-"""Continuation of SDK runs after a crash: replies of models and results of tools come from the turn's journal.
+"""The SDK's requests, replies and tool calls in the form in which the turn's journal keeps them.
 
-The agent runs again from its start. The listener of each run (see `events`) is a capability with the hooks
-`wrap_model_request` and `wrap_tool_execute`, which stand between the SDK and each call. A tool that runs another agent
-is a call like any other, and the calls of that agent are recorded inside it.
+After a crash the agent runs again from its start. The listener of each run (see `events`) is a capability with the
+hooks `wrap_model_request` and `wrap_tool_execute`, which stand between the SDK and each call. A tool that runs another
+agent is a call like any other, and the calls of that agent are recorded inside it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+from msgspec import Struct
 from pydantic import TypeAdapter
-from pydantic_ai import ModelMessagesTypeAdapter, RunContext, ToolReturn
+from pydantic_ai import ModelMessagesTypeAdapter, ToolReturn
 from pydantic_ai import messages as sdk
 from pydantic_ai.exceptions import (
     ApprovalRequired,
@@ -20,18 +21,14 @@ from pydantic_ai.exceptions import (
     ToolFailedError,
     ToolRetryError,
 )
-from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
 from turnwire.agents.context_changes import ContextChanges
+from turnwire.agents.run_recorder import ToolStep
 from turnwire.core.errors import ToolError
-from turnwire.core.journal.turn_journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
-from turnwire.core.log.events import Usage
 from turnwire.tools import Tool
 from turnwire.tools.invocation import plain
 
-OUR_TOOL = "turnwire_tool"
-"""The key of one of our own tools in the metadata of its definition."""
 # Fields of messages that differ between two runs with the same calls.
 _UNSTABLE = {
     "timestamp",
@@ -49,79 +46,61 @@ _CONTENT: TypeAdapter[Any] = TypeAdapter(sdk.ToolReturnContent)
 _RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn[Any])
 
 
-# Models
+def dump_request(messages: list[sdk.ModelMessage]) -> Any:
+    return ModelMessagesTypeAdapter.dump_python(messages, mode="json", exclude=_UNSTABLE_FIELDS)
 
 
-async def begin_reply(
-    journal: TurnJournal, place: str, path: tuple[str, ...], ctx: RunContext[Any], request: Any
-) -> JournaledCall:
-    """Begin a model call of a run. Everything before it must be in the log."""
-    agent = ctx.agent.name if ctx.agent is not None else None
-    messages = ModelMessagesTypeAdapter.dump_python(request.messages, mode="json", exclude=_UNSTABLE_FIELDS)
-    names = (agent or "", request.model.model_name)
-    return await journal.begin_model(place, names=names, fingerprint=fingerprint(messages), agent_path=path)
+def dump_reply(response: sdk.ModelResponse) -> Any:
+    return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
 
 
-def record_reply(call: JournaledCall, response: sdk.ModelResponse) -> None:
-    """Record a reply, whose text must be in the log."""
-    usage = response.usage
-    spent = Usage(usage.input_tokens, usage.output_tokens) if usage.has_values() else None
-    call.finish(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0], usage=spent)
-
-
-def recorded_reply(call: JournaledCall) -> sdk.ModelResponse:
-    (response,) = ModelMessagesTypeAdapter.validate_python([call.result])
+def load_reply(recorded: Any) -> sdk.ModelResponse:
+    (response,) = ModelMessagesTypeAdapter.validate_python([recorded])
     assert isinstance(response, sdk.ModelResponse)
     return response
 
 
-# Tools
+class Ended(Struct, frozen=True):
+    """The end of a tool call: what it has returned, or the exception by which it told the SDK how it ended."""
+
+    result: Any = None
+    error: Exception | None = None
 
 
-def our_tool(tool_def: ToolDefinition) -> Tool | None:
-    """Return the tool of `pydantic_tools` with this definition."""
-    return (tool_def.metadata or {}).get(OUR_TOOL)
+class PydanticStep(ToolStep[Ended]):
+    """One tool call. `changes` records the dependencies of the run."""
 
+    def __init__(
+        self,
+        part: sdk.ToolCallPart,
+        ours: Tool | None,
+        changes: ContextChanges | None,
+        execute: Callable[[], Awaitable[Any]],
+    ) -> None:
+        super().__init__(part.tool_call_id, part.tool_name, plain(part.args_as_dict()), ours)
+        self._changes = changes
+        self._execute = execute
 
-async def run_recorded(
-    journal: TurnJournal,
-    place: str,
-    path: tuple[str, ...],
-    part: sdk.ToolCallPart,
-    tool_def: ToolDefinition,
-    changes: ContextChanges | None,
-    execute: Callable[[], Awaitable[Any]],
-) -> Any:
-    """Run a tool, or return what it returned, or raise what it raised, before the crash."""
-    try:
-        call = await journal.begin_tool(
-            place,
-            part.tool_call_id,
-            part.tool_name,
-            plain(part.args_as_dict()),
-            agent_path=path,
-            repeatable=(ours := our_tool(tool_def)) is not None and ours.idempotent,
-        )
-    except ToolDeniedError as denied:
-        raise ToolFailed(str(denied)) from None
-    with call:
-        if not call.is_live:
-            if changes is not None:
-                changes.restore(call.result.get("changes"))
-            return _restore(call.result)
+    async def run(self, args: dict[str, Any]) -> Ended:
         try:
-            result = await execute()
+            return Ended(await self._execute())
         except Exception as error:
-            if (ending := _describe(error)) is not None:
-                call.finish(ending | _taken(changes))
-            raise
-        call.finish(_dump(result) | _taken(changes))
-    return result
+            if _describe(error) is None:
+                raise
+            return Ended(error=error)
 
+    def fail(self, text: str) -> Ended:
+        return Ended(error=ToolFailed(text))
 
-def _taken(changes: ContextChanges | None) -> dict[str, Any]:
-    taken = changes.take() if changes is not None else None
-    return {"changes": taken} if taken else {}
+    def dump(self, outcome: Ended) -> dict[str, Any]:
+        recorded = _dump(outcome.result) if outcome.error is None else (_describe(outcome.error) or {})
+        changes = self._changes and self._changes.take()
+        return recorded | ({"changes": changes} if changes else {})
+
+    async def load(self, recorded: dict[str, Any]) -> Ended:
+        if self._changes is not None:
+            self._changes.restore(recorded.get("changes"))
+        return _restore(recorded)
 
 
 def _dump(result: Any) -> dict[str, Any]:
@@ -157,20 +136,22 @@ def _describe(error: Exception) -> dict[str, Any] | None:
             return None
 
 
-def _restore(recorded: dict[str, Any]) -> Any:
+_EXCEPTIONS: dict[str, Callable[[Any], Exception]] = {
+    "retry": ModelRetry,
+    "failed": ToolFailed,
+    "approval": ApprovalRequired,
+    "deferred": CallDeferred,
+    "error": ToolError,
+}
+
+
+def _restore(recorded: dict[str, Any]) -> Ended:
     ((ending, value),) = ((name, value) for name, value in recorded.items() if name != "changes")
-    match ending:
-        case "retry":
-            raise ModelRetry(value)
-        case "failed":
-            raise ToolFailed(value)
-        case "approval":
-            raise ApprovalRequired(value)
-        case "deferred":
-            raise CallDeferred(value)
-        case "error":
-            raise ToolError(value)
-        case "return":
-            return _RETURN.validate_python(value)
-        case _:
-            return _CONTENT.validate_python(value)
+    if ending in _EXCEPTIONS:
+        return Ended(error=_EXCEPTIONS[ending](value))
+    return Ended((_RETURN if ending == "return" else _CONTENT).validate_python(value))
+
+
+def joined(parts: Sequence[sdk.ModelResponsePart], kind: type[sdk.TextPart] | type[sdk.ThinkingPart]) -> str:
+    """Return the text of all parts of a kind."""
+    return "".join(part.content for part in parts if isinstance(part, kind))

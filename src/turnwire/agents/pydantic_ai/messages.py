@@ -1,14 +1,11 @@
-"""Conversations in the SDK's form, and messages that enter a run."""
+"""Conversations in the SDK's form."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from pydantic_ai import ModelRequestNode
 from pydantic_ai import messages as sdk
 
 from turnwire.core.log.files import LoadedFile, LoadedFiles
 from turnwire.core.log.turns import Message
-from turnwire.core.run.inputs import current_inputs
 
 
 def sdk_messages(history: Sequence[Message], files: LoadedFiles) -> list[sdk.ModelMessage]:
@@ -41,14 +38,3 @@ def _sdk_message(message: Message, tools: dict[str, str], files: LoadedFiles) ->
             calls = [sdk.ToolCallPart(call.tool, call.args, call.call_id) for call in message.tool_calls]
             text = [sdk.TextPart(message.content)] if message.content or not calls else []
             return sdk.ModelResponse([*text, *calls])
-
-
-async def add_inputs(node: Any, place: str | None) -> None:
-    """Add the turn's new messages to the request of a node, if the node calls the model.
-
-    As parts of the request, the messages stay in the SDK's history.
-    """
-    inputs = current_inputs()
-    if inputs is not None and isinstance(node, ModelRequestNode):
-        request: sdk.ModelRequest = node.request
-        request.parts = [*request.parts, *map(sdk.UserPromptPart, await inputs.take(place))]

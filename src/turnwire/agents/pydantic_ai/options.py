@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 from pydantic_ai import NativeOutput, PromptedOutput, StructuredDict
-from pydantic_ai import messages as sdk
 from pydantic_ai.settings import ModelSettings
 
 from turnwire.core.log.model_options import AnswerFormat, ModelOptions, NamedTool
+from turnwire.models.openai_shared import sampling_options
 
 # Models of OpenAI's Responses API, which has no `stop`; the SDK drops it silently.
 _WITHOUT_STOP = ("openai:", "openai-responses:")
@@ -15,21 +15,13 @@ _WITHOUT_STOP = ("openai:", "openai-responses:")
 
 def run_settings(options: ModelOptions) -> ModelSettings:
     """Return the settings of a run, without the choice of tools: the SDK refuses one for a whole run."""
-    settings: dict[str, Any] = {
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "max_tokens": options.max_tokens,
-        "stop_sequences": list(options.stop) or None,
-    }
-    return cast("ModelSettings", {name: value for name, value in settings.items() if value is not None})
+    return cast("ModelSettings", sampling_options(options, stop="stop_sequences"))
 
 
-def with_tool_choice(options: ModelOptions, request: Any) -> Any:
+def with_tool_choice(options: ModelOptions, has_called: bool, request: Any) -> Any:
     """Return a model request with the client's choice of tools, which holds until the model has called one."""
-    choice = options.tool_choice
-    last = request.messages[-1] if request.messages else None
-    has_called = isinstance(last, sdk.ModelRequest) and any(isinstance(part, sdk.ToolReturnPart) for part in last.parts)
-    if choice is None or (has_called and choice != "none"):
+    choice = options.for_call(has_tools=True, has_called=has_called).tool_choice
+    if choice is None:
         return request
     named = [choice.name] if isinstance(choice, NamedTool) else choice
     return replace(request, model_settings={**(request.model_settings or {}), "tool_choice": named})

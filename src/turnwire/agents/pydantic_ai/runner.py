@@ -5,21 +5,17 @@ outside a turn are left unchanged.
 """
 
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from pydantic_ai import Agent, TextOutput
 from pydantic_ai.capabilities import UseThreadExecutor
 
-from turnwire.agents.agent_paths import leave_agent
-from turnwire.agents.event_queue import enter_run
-from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
+from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.sdk_internals import wrap
 from turnwire.core.log.emit import is_in_turn
 from turnwire.tools.threads import TOOL_THREADS
 
-_running: ContextVar[RunListener | None] = ContextVar("turnwire_pydantic_ai_run", default=None)
 _SDK = "pydantic-ai-slim"
 # The SDK's own threads have no bound for each turn, and a cancelled run waits for them.
 _THREADS = UseThreadExecutor(TOOL_THREADS, id="turnwire-threads")
@@ -46,24 +42,22 @@ def _record_runs(inner: Any) -> Any:
 @contextmanager
 def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text: bool) -> Generator[Sequence[Any]]:
     """Yield the capabilities of a run, with a listener and threads if it belongs to a turn."""
-    listener = next((item for item in capabilities if isinstance(item, RunListener)), None)
-    if listener is None and not is_in_turn():
+    own = next((item for item in capabilities if isinstance(item, RunListener)), None)
+    if own is None and not is_in_turn():
         yield capabilities
         return
-    path = None
-    if listener is None:
-        queue, path, place = enter_run(_running.get(), agent.name or "agent")
-        listener = SubAgentListener(queue, path, place, writes_text=writes_text)
+    listener = own or RunListener.nested(agent.name or "agent")
+    if own is None:
+        # A value is for the code that has started the run, not for people.
+        listener.hides_text = not writes_text
         capabilities = [*capabilities, listener]
-    token = _running.set(listener)
     try:
-        # First, so that an executor that the application has chosen takes precedence.
-        yield [_THREADS, *capabilities]
+        with listener.entered():
+            # First, so that an executor that the application has chosen takes precedence.
+            yield [_THREADS, *capabilities]
     finally:
-        with suppress(ValueError):  # The application may close the run in another task.
-            _running.reset(token)
-        if path is not None:
-            leave_agent(path)
+        if own is None:
+            listener.leave()
 
 
 def _is_text(output_type: Any) -> bool:
