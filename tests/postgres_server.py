@@ -23,7 +23,7 @@ import asyncpg
 
 from turnwire.channels.telegram import records as telegram
 from turnwire.extensions import tables as extensions
-from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.connections import ConnectionPool
 from turnwire.stores.postgres.schema import migrate
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def shared_databases() -> Databases:
 
 
 async def _migrate(url: str) -> None:
-    connection = await Connections(url, 1).connect()
+    connection = await ConnectionPool(url, 1).connect()
     await migrate(connection, "the template")
     await connection.close(timeout=5)
 

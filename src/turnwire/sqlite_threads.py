@@ -61,10 +61,11 @@ class SqliteThreads:
 
     async def close(self) -> None:
         """Finish the calls that were made before, then close the connections. A second call does nothing."""
-        self.is_closed = True
-        await asyncio.to_thread(self._shutdown)
+        await asyncio.to_thread(self.shutdown)
 
-    def _shutdown(self) -> None:
+    def shutdown(self) -> None:
+        """Do what `close` does, and block the calling thread meanwhile."""
+        self.is_closed = True
         self._executor.shutdown()
         while self._connections:
             self._connections.pop().close()
@@ -92,3 +93,6 @@ class InlineSqlite:
 
     async def close(self) -> None:
         """Do nothing: the database is gone with its last user."""
+
+
+SqliteRunner = SqliteThreads | InlineSqlite

@@ -400,9 +400,9 @@ async def test_archive_reads_turns_of_every_phase(store: SqliteStore, tmp_path: 
         log = await whole_log(store, record.id)
         for after in range(len(log) + 1):
             assert await archive.read(record.id, after, 2) == log[after : after + 2]
-        assert archive.find_turn(record.id).last_position == len(log)
-        assert archive.turn_state(record.id) == await store.turn_state(record.id)
-    listed = archive.list_turns(3)
+        assert archive.turn(record.id).last_position == len(log)
+        assert await archive.turn_state(record.id) == await store.turn_state(record.id)
+    listed = archive.newest_turns(3)
     assert [(record.id, record.last_position) for record in listed[:2]] == [(queued.id, 2), (running.id, 3)]
     await store.maintain(expire_before=FAR_FUTURE)
     with pytest.raises(EventsGoneError):

@@ -156,7 +156,7 @@ def _postgres(url: str) -> Verdict:
     try:
         with closing(open_database(url)) as archive:
             began = time.perf_counter()
-            archive.list_turns(1)
+            archive.newest_turns(1)
             ms = (time.perf_counter() - began) * 1000
             return "ok", f"{archive.location} answers in {ms:.1f} ms"
     except StoreError as error:
@@ -168,7 +168,7 @@ def _workers(url: str) -> Verdict:
 
     try:
         with closing(open_database(url)) as archive:
-            workers = archive.list_workers()
+            workers = archive.workers()
     except StoreError as error:
         return "bad", str(error)
     running = sum(worker.running for worker in workers)
@@ -180,7 +180,7 @@ def _extensions(url: str) -> Verdict:
 
     try:
         with closing(open_database(url)) as archive:
-            held = archive.list_extensions()
+            held = archive.extensions()
     except StoreError as error:
         return "bad", str(error)
     return "ok", ", ".join(f"{name} at {holder.rpartition(':')[0]}" for name, holder in held) or "none runs"

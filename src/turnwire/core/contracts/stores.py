@@ -4,7 +4,7 @@ A store that cannot keep a promise made here needs a smaller interface, not an e
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from msgspec import Struct
 
@@ -353,6 +353,10 @@ class LogStore(LogReader, Protocol):
         """
         ...
 
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        """Return ended turns of all principals, by ascending ids."""
+        ...
+
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
 
@@ -601,6 +605,22 @@ class Outbox(Protocol):
     async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
         """Remove a notice that was delivered or given up; with its `taken_until`, not a newer one of the turn."""
         ...
+
+
+class StoreOptions(TypedDict, total=False):
+    """What every store takes when it is made.
+
+    A worker that does not renew its lease for `lease` seconds has lost its turns; `clock` is for tests. An outbox has
+    the turns that have ended and, if it `notes_waits`, those that wait. `seal_key` signs the seals of logs.
+    `commit_interval` is the shortest time in seconds between two commits of a busy store.
+    """
+
+    lease: float
+    clock: Callable[[], float]
+    keeps_outbox: bool
+    notes_waits: bool
+    seal_key: bytes | None
+    commit_interval: float
 
 
 class SqlConnection(Protocol):

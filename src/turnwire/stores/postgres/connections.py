@@ -109,7 +109,7 @@ class DatabaseConnection(Protocol):
     def terminate(self) -> None: ...
 
 
-class Connections:
+class ConnectionPool:
     """A pool of at most `size` connections, with retries.
 
     `behind_pooler` is for a pooler that gives every transaction another connection, such as PgBouncer. `settings` are

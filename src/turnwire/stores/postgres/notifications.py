@@ -22,7 +22,7 @@ from typing import Any
 from turnwire.core.contracts.stores import RUNNABLE, Wake
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.lines import from_lines, to_lines
-from turnwire.stores.postgres.connections import RETRY, Connections, DatabaseConnection, is_transient, reason
+from turnwire.stores.postgres.connections import RETRY, ConnectionPool, DatabaseConnection, is_transient, reason
 from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.rules import Watchers
 
@@ -85,7 +85,7 @@ class NotificationListener:
     """
 
     def __init__(
-        self, connections: Connections, received: Callable[[Sequence[str]], None], missed: Callable[[], None]
+        self, connections: ConnectionPool, received: Callable[[Sequence[str]], None], missed: Callable[[], None]
     ) -> None:
         self._connections = connections
         self._received = received
@@ -194,7 +194,7 @@ class WatchedKey:
 class CommitNotifier:
     """The watchers of this process, and how far each key has been published to them."""
 
-    def __init__(self, connections: Connections, *, with_hints: bool) -> None:
+    def __init__(self, connections: ConnectionPool, *, with_hints: bool) -> None:
         self._connections = connections
         self._watchers = Watchers()
         self._watched: dict[str, WatchedKey] = {}

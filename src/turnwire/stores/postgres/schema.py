@@ -10,7 +10,7 @@ from turnwire.core.log.codec import now_ms
 from turnwire.core.people.budget import DAY_MS, day_of
 from turnwire.stores.postgres.connections import (
     RETRY,
-    Connections,
+    ConnectionPool,
     DatabaseConnection,
     LockNotAvailable,
     close_quietly,
@@ -286,7 +286,7 @@ MIGRATIONS: tuple[str, ...] = ()
 Prepare = Callable[[DatabaseConnection, str], Awaitable[None]]
 
 
-async def open_database(connections: Connections, prepare: Prepare | None = None) -> None:
+async def open_database(connections: ConnectionPool, prepare: Prepare | None = None) -> None:
     """Connect once and bring the tables up to date, or do what `prepare` does instead. Raises StoreUnusableError."""
     end = time.monotonic() + _OPEN_SECONDS
     failures = 0

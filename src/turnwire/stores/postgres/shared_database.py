@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from turnwire.core.errors import StoreUnusableError
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection
+from turnwire.stores.postgres.connections import ConnectionPool, DatabaseConnection
 from turnwire.stores.postgres.schema import check_version, open_database
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class SharedDatabase:
     def __init__(self, url: str, *, connections: int = _CONNECTIONS, behind_pooler: bool = False) -> None:
         self._behind_pooler = behind_pooler
         self._password = (urlsplit(url).password or "").encode()
-        self._connections = Connections(
+        self._connections = ConnectionPool(
             url, connections, behind_pooler=behind_pooler, settings={"search_path": "turnwire"}
         )
         self._executor = ThreadPoolExecutor(connections, thread_name_prefix="turnwire-shared")
@@ -110,7 +110,7 @@ class SharedDatabase:
         thread.join()
         loop.close()
 
-    def run(self, call: Callable[[Connections], Awaitable[T]]) -> T:
+    def run(self, call: Callable[[ConnectionPool], Awaitable[T]]) -> T:
         """Return the result of `call(connections)`, which runs on the database's event loop."""
 
         async def awaited() -> T:

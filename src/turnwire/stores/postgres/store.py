@@ -1,5 +1,10 @@
 """The PostgreSQL store: the logs of any number of processes, each of which commits its turns in groups."""
 
+from typing import Self, Unpack
+
+from turnwire.core.contracts.stores import StoreOptions
+from turnwire.core.errors import StoreUnusableError
+from turnwire.settings import Settings
 from turnwire.stores.blobs import StoredBlobs
 from turnwire.stores.plugin_tables import PluginTables
 from turnwire.stores.postgres.admission import PostgresAdmission
@@ -27,6 +32,13 @@ class PostgresStore(
     """The `Store` of many processes."""
 
     is_shared = True
+
+    @classmethod
+    def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
+        """Return the store at `database_url`. Raises StoreUnusableError."""
+        if settings.database_url is None:
+            raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
+        return cls(settings.database_url.get_secret_value(), hints=settings.database_hints, **options)
 
     def leases(self, seconds: float) -> PostgresLeases:
         return PostgresLeases(self._leasing, seconds)

@@ -1,17 +1,17 @@
 """Access to a database from outside its servers: reading along, and the import of what another store has."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from turnwire.core.contracts.stores import Annotation, ApiKey, NewTurn, SqlConnection, Wake, Worker
-from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.contracts.stores import Annotation, ApiKey, NewTurn, SqlConnection, Worker
 from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.core.log.files import Blob
 from turnwire.core.log.seals import make_seal
 from turnwire.core.log.turns import Session, TurnRecord
 from turnwire.core.people.budget import day_of
 from turnwire.stores.admission import TURN_COLUMNS, turn_values
+from turnwire.stores.archive import Archive
 from turnwire.stores.blobs import add_blobs, note_use
 from turnwire.stores.lines import SealedLogs, encode_seal, seal, state_from, to_entry_lines, to_lines
 from turnwire.stores.postgres.claims import WORKERS
@@ -21,8 +21,7 @@ from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.shared_database import SharedDatabase
 from turnwire.stores.postgres.store import PostgresStore
 from turnwire.stores.registry import insert_annotation
-from turnwire.stores.rows import RECORD, TURN, UNFINISHED, comparable, folded, record_from
-from turnwire.stores.rules import Watchers
+from turnwire.stores.rows import folded
 from turnwire.stores.sessions import insert_session
 from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
 
@@ -49,55 +48,32 @@ _EVENT = (
 
 # Reading along
 
-_POLL_SECONDS = 0.25
 
+class PostgresArchive(Archive):
+    """The `Archive` of a database that servers write to, and a `LogReader` of it."""
 
-class PostgresArchive:
-    """A `LogReader` over the logs that servers write; it polls for changes, and changes nothing."""
+    poll_seconds = 0.25
 
     def __init__(self, database: SharedDatabase) -> None:
         """Connect. Raises StoreUnusableError, also for tables of another version."""
+        super().__init__()
         self._database = database
         self._sealed_logs = SealedLogs()
-        self._watchers = Watchers()
-        self._poll: asyncio.Task[None] | None = None
         database.open(migrate=False)
 
     def close(self) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
+        super().close()
         self._database.close()
 
     @property
     def location(self) -> str:
         return self._database.location
 
-    def find_turn(self, turn_id: str) -> TurnRecord:
-        rows = self._fetch(f"SELECT {RECORD} FROM {TURN} WHERE t.id = $1", comparable(turn_id))
-        if not rows:
-            raise TurnNotFoundError(turn_id)
-        return record_from(rows[0])
-
-    def match_ids(self, part: str) -> list[str]:
-        """Return the ids of the turns that begin or end with `part`, newest first."""
-        is_part = "left(id, length($1)) = $1 OR right(id, length($1)) = $1"
-        query = f"SELECT id FROM turnwire.turn WHERE {is_part} ORDER BY number DESC"
-        return [row[0] for row in self._fetch(query, comparable(part))]
-
-    def list_turns(self, limit: int) -> list[TurnRecord]:
-        """Return the newest turns of all principals, newest first: access to the database is access to all of them."""
-        rows = self._fetch(f"SELECT {RECORD} FROM {TURN} ORDER BY t.number DESC LIMIT $1", limit)
-        return [record_from(row) for row in rows]
-
-    def list_unfinished(self, limit: int) -> list[TurnRecord]:
-        """Return the unfinished turns of all principals, oldest first."""
-        rows = self._fetch(f"SELECT {RECORD} FROM {UNFINISHED} ORDER BY h.number LIMIT $1", limit)
-        return [record_from(row) for row in rows]
-
-    def list_workers(self) -> list[Worker]:
+    def workers(self) -> list[Worker]:
+        """Return the workers with a valid lease, oldest first."""
         return [Worker(**dict(row)) for row in self._fetch(WORKERS, None)]
 
-    def list_extensions(self) -> list[tuple[str, str]]:
+    def extensions(self) -> list[tuple[str, str]]:
         """Return the extensions that run, and the process of each."""
         query = f"SELECT name, holder FROM turnwire.lease WHERE lease_until > {NOW} ORDER BY name"
         return [(name, holder) for name, holder in self._fetch(query, None)]
@@ -107,16 +83,6 @@ class PostgresArchive:
             return await read_log(connection, self._sealed_logs, turn_id, after, limit, epoch)
 
         return await asyncio.to_thread(self._database.run, lambda connections: connections.run(call))
-
-    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
-        if self._poll is None:
-            self._poll = asyncio.create_task(self._poll_changes())
-        return self._watchers.add(key, wake)
-
-    async def _poll_changes(self) -> None:
-        while True:
-            self._watchers.notify_all()
-            await asyncio.sleep(_POLL_SECONDS)
 
     def _fetch(self, query: str, *values: object) -> list[Row]:
         return self._database.run(lambda connections: connections.fetch(query, *values))

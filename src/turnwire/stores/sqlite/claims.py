@@ -14,8 +14,8 @@ from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaiti
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.rules import check_claim
+from turnwire.stores.sqlite.database import SqliteParts
 from turnwire.stores.sqlite.live_turn import LiveTurn
-from turnwire.stores.sqlite.parts import SqliteParts
 from turnwire.stores.sqlite.writer import WRITE_CLAIM, claim_values
 
 logger = logging.getLogger("turnwire.stores.sqlite")
