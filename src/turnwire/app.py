@@ -164,8 +164,8 @@ class Turnwire:
         self._unwrapped = list(named.values())
         self.settings = settings
         self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}") if store == "memory" else None
-        self._shared = assembly.build_shared(store, settings)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
+        self._shared = assembly.build_shared(self.store, settings)
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
         if extensions is not None or settings.extensions:

@@ -595,20 +595,16 @@ class Outbox(Protocol):
         """Return the due notices and hide them from every process until `until`."""
         ...
 
-    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
-        """Count a failed attempt, and make the notice due again at `due_at`.
+    async def reschedule(self, notice: Notice, due_at: int | None) -> None:
+        """Count a failed attempt, and make the notice due again; with None, remove it: it was delivered or given up.
 
-        With the `taken_until` of the notice, a newer notice of the turn stays as it is.
+        A newer notice of the turn stays as it is.
         """
-        ...
-
-    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
-        """Remove a notice that was delivered or given up; with its `taken_until`, not a newer one of the turn."""
         ...
 
 
 class StoreOptions(TypedDict, total=False):
-    """What every store takes when it is made.
+    """The options that every store takes when it is made.
 
     A worker that does not renew its lease for `lease` seconds has lost its turns; `clock` is for tests. An outbox has
     the turns that have ended and, if it `notes_waits`, those that wait. `seal_key` signs the seals of logs.
@@ -680,6 +676,42 @@ class TableStore(Protocol):
 
     def leases(self, seconds: float) -> NamedLeases | None:
         """Return the named leases of this process, or None if no other process uses the store."""
+        ...
+
+
+class BlockingConnection(Protocol):
+    """A connection inside a transaction, for a thread that is not the event loop's. `?` stands for a value."""
+
+    def execute(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """Run a statement, and return its rows: tuples."""
+        ...
+
+
+class BlockingDatabase(Protocol):
+    """The database of a shared store, for code that blocks. All methods may be called from any thread."""
+
+    @property
+    def location(self) -> str: ...
+
+    def open(self, *, migrate: bool = True) -> None:
+        """Connect, and bring the tables up to date; with `migrate=False` only check them. Safe to call again.
+
+        Raises StoreUnusableError.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+    def transaction(self, work: Callable[[Any], T]) -> T:
+        """Return the result of `work(connection)`: all that it writes is committed, or nothing if it raises.
+
+        It gets a `BlockingConnection`, and is called again if the connection is lost, so it must be safe to repeat.
+        Raises StoreError, and what `work` raises.
+        """
+        ...
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of this name, the same for all processes that connect with the same password."""
         ...
 
 

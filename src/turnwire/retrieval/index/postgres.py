@@ -4,9 +4,10 @@ Words are stemmed by PostgreSQL's dictionary and found by its index. Passages ar
 from the statistics of those that the reader may read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from turnwire.core.contracts.stores import BlockingConnection, BlockingDatabase
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.index.bm25 import K1, MIN_RARITY, B
@@ -24,7 +25,6 @@ from turnwire.retrieval.index.library import (
 )
 from turnwire.retrieval.index.terms import content_terms, plain_words
 
-T = TypeVar("T")
 # An advisory lock: of several processes that read the same folder, one writes at a time.
 _LOCK = 0x7475726E_00000003
 _MAX_WORD = 200
@@ -53,27 +53,62 @@ _SEARCH = f"""
 """
 
 
-class QueryResult(Protocol):
-    def __iter__(self) -> Iterator[Any]: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
+_TABLES = """
+    -- Words are split and stemmed by a configuration of its own, which knows no stop words.
+    CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
+    CREATE TEXT SEARCH CONFIGURATION turnwire.words (PARSER = default);
+    ALTER TEXT SEARCH CONFIGURATION turnwire.words
+        ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH turnwire.stems;
 
-
-class IndexConnection(Protocol):
-    """A connection inside a transaction. `?` stands for a value."""
-
-    def execute(self, query: str, values: Sequence[object] = ()) -> QueryResult: ...
-
-
-class IndexDatabase(Protocol):
-    """A database that several machines share."""
-
-    @property
-    def location(self) -> str: ...
-    def open(self) -> None: ...
-    def transaction(self, work: Callable[[Any], T]) -> T:
-        """Return the result of `work(connection)`, which may be called again if the connection is lost."""
-        ...
+    CREATE TABLE turnwire.index_version (version bigint NOT NULL);
+    INSERT INTO turnwire.index_version VALUES (0);
+    CREATE TABLE turnwire.document_root (
+        path text COLLATE "C" PRIMARY KEY,
+        is_own boolean NOT NULL          -- Turnwire's own documentation: it leaves when there is anything else
+    );
+    CREATE TABLE turnwire.document (
+        id text COLLATE "C" PRIMARY KEY,
+        root text COLLATE "C",           -- null for what was uploaded
+        name text COLLATE "C" NOT NULL,  -- the path below the root, or the name it was uploaded with
+        folded_name text NOT NULL,
+        folded_title text NOT NULL,
+        owner text COLLATE "C",          -- null for what everyone may read
+        title text NOT NULL,
+        format text NOT NULL,
+        digest text NOT NULL,
+        bytes bigint NOT NULL,
+        characters bigint NOT NULL,
+        pages integer,
+        passages integer NOT NULL,
+        length bigint NOT NULL,          -- the number of words in all passages
+        indexed_at bigint NOT NULL
+    );
+    CREATE INDEX document_by_root ON turnwire.document (root);
+    CREATE INDEX document_by_owner ON turnwire.document (owner);
+    CREATE TABLE turnwire.passage (
+        id bigserial PRIMARY KEY,        -- never given twice: who holds an old id must not find another text
+        document_id text COLLATE "C" NOT NULL REFERENCES turnwire.document ON DELETE CASCADE,
+        ordinal integer NOT NULL,
+        heading text NOT NULL,
+        text text NOT NULL,              -- up to the next passage: all of them joined are the document
+        char_start integer NOT NULL,
+        char_end integer NOT NULL,
+        line_start integer NOT NULL,
+        line_end integer NOT NULL,
+        page integer,
+        length integer NOT NULL,         -- the number of words
+        words tsvector NOT NULL,
+        UNIQUE (document_id, ordinal)
+    );
+    CREATE INDEX passage_by_word ON turnwire.passage USING gin (words);
+    CREATE TABLE turnwire.passage_vector (
+        passage_id bigint NOT NULL REFERENCES turnwire.passage ON DELETE CASCADE,
+        embedder text COLLATE "C" NOT NULL,
+        vector bytea NOT NULL,           -- float32, of length one
+        PRIMARY KEY (passage_id, embedder)
+    );
+    ALTER TABLE turnwire.passage_vector ALTER COLUMN vector SET STORAGE EXTERNAL;
+"""
 
 
 class PostgresLibrary:
@@ -81,7 +116,7 @@ class PostgresLibrary:
 
     is_shared = True
 
-    def __init__(self, database: IndexDatabase) -> None:
+    def __init__(self, database: BlockingDatabase) -> None:
         self._database = database
         self._stems: dict[str, str] = {}
 
@@ -91,6 +126,11 @@ class PostgresLibrary:
 
     def open(self) -> None:
         self._database.open()
+        self._database.transaction(_create_tables)
+
+    def exists(self) -> bool:
+        """Return True if a process has opened the library before."""
+        return self._database.transaction(_has_tables)
 
     def close(self) -> None:
         self._stems.clear()
@@ -100,7 +140,7 @@ class PostgresLibrary:
     def put(self, documents: Iterable[NewDocument]) -> None:
         new = list(documents)
 
-        def write(database: IndexConnection) -> None:
+        def write(database: BlockingConnection) -> None:
             _begin_write(database)
             kept = self._unchanged(database, new)
             for document in new:
@@ -110,13 +150,13 @@ class PostgresLibrary:
 
         self._database.transaction(write)
 
-    def _unchanged(self, database: IndexConnection, documents: Sequence[NewDocument]) -> set[str]:
+    def _unchanged(self, database: BlockingConnection, documents: Sequence[NewDocument]) -> set[str]:
         """Return the ids of documents that another process has indexed meanwhile, whose vectors would be lost."""
         digests = {document.record.id: document.record.digest for document in documents}
         query = "SELECT id, digest FROM document WHERE id = ANY(?::text[])"
         return {row[0] for row in database.execute(query, (list(digests),)) if digests[row[0]] == row[1]}
 
-    def _insert(self, database: IndexConnection, document: NewDocument) -> None:
+    def _insert(self, database: BlockingConnection, document: NewDocument) -> None:
         record = document.record
         texts = [f"{indexed_heading(record, chunk)}\n{chunk.text}" for chunk in document.chunks]
         words = [[word[:_MAX_WORD] for word in plain_words(text)] for text in texts]
@@ -152,7 +192,7 @@ class PostgresLibrary:
             [record.id, *columns],
         )
 
-    def _stemmed(self, database: IndexConnection, words: set[str]) -> dict[str, str]:
+    def _stemmed(self, database: BlockingConnection, words: set[str]) -> dict[str, str]:
         """Return the stem of each word by PostgreSQL's dictionary."""
         if len(self._stems) > _MAX_STEMS:
             self._stems = {}
@@ -165,7 +205,7 @@ class PostgresLibrary:
     def remove(self, document_ids: Iterable[str]) -> None:
         ids = list(document_ids)
 
-        def write(database: IndexConnection) -> None:
+        def write(database: BlockingConnection) -> None:
             _begin_write(database)
             database.execute("DELETE FROM document WHERE id = ANY(?::text[])", (ids,))
 
@@ -208,19 +248,19 @@ class PostgresLibrary:
         if not words:
             return []
 
-        def read(database: IndexConnection) -> list[Any]:
+        def read(database: BlockingConnection) -> list[Any]:
             stems = sorted(set(self._stemmed(database, words).values()))
             values = (owner, " | ".join(map(_quoted, stems)), owner, stems, limit)
-            return database.execute(_SEARCH, values).fetchall()
+            return database.execute(_SEARCH, values)
 
         return [passage_from(row) for row in self._database.transaction(read)]
 
     def weights(self, terms: Sequence[str], *, owner: str | None = None) -> dict[str, float]:
         words = {term: [word[:_MAX_WORD] for word in plain_words(term)] for term in terms}
 
-        def read(database: IndexConnection) -> dict[str, float]:
+        def read(database: BlockingConnection) -> dict[str, float]:
             query = f"SELECT coalesce(sum(passages), 0)::bigint FROM document d WHERE {_VISIBLE}"
-            (total,) = database.execute(query, (owner,)).fetchone()
+            (total,) = database.execute(query, (owner,))[0]
             stems = self._stemmed(database, {word for each in words.values() for word in each})
             counts: dict[str, int] = dict.fromkeys(terms, 0)
             query = (
@@ -230,7 +270,7 @@ class PostgresLibrary:
             for term, each in words.items():
                 if each:
                     phrase = " <-> ".join(_quoted(stems[word]) for word in each)
-                    (counts[term],) = database.execute(query, (phrase, owner)).fetchone()
+                    (counts[term],) = database.execute(query, (phrase, owner))[0]
             return term_weights(total, counts)
 
         return self._database.transaction(read)
@@ -276,7 +316,7 @@ class PostgresLibrary:
         return dict(self._select("SELECT path, is_own FROM document_root ORDER BY path"))
 
     def add_root(self, path: str, *, is_own: bool = False) -> None:
-        def write(database: IndexConnection) -> None:
+        def write(database: BlockingConnection) -> None:
             _begin_write(database)
             database.execute(
                 "INSERT INTO document_root VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET is_own = excluded.is_own",
@@ -292,12 +332,10 @@ class PostgresLibrary:
             self._database.transaction(write)
 
     def forget_root(self, path: str) -> int:
-        def write(database: IndexConnection) -> int:
+        def write(database: BlockingConnection) -> int:
             _begin_write(database)
             database.execute("DELETE FROM document_root WHERE path = ?", (_storable(path),))
-            return len(
-                database.execute("DELETE FROM document WHERE root = ? RETURNING id", (_storable(path),)).fetchall()
-            )
+            return len(database.execute("DELETE FROM document WHERE root = ? RETURNING id", (_storable(path),)))
 
         return self._database.transaction(write)
 
@@ -333,7 +371,7 @@ class PostgresLibrary:
         return self._select(query, embedder)[0]
 
     def put_vectors(self, embedder: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-        def write(database: IndexConnection) -> None:
+        def write(database: BlockingConnection) -> None:
             _begin_write(database)
             database.execute(
                 "INSERT INTO passage_vector SELECT p.id, ?, u.vector FROM unnest(?::bigint[], ?::bytea[])"
@@ -345,7 +383,7 @@ class PostgresLibrary:
         self._database.transaction(write)
 
     def _select(self, query: str, *values: object) -> list[Any]:
-        return self._database.transaction(lambda database: database.execute(query, values).fetchall())
+        return self._database.transaction(lambda database: database.execute(query, values))
 
 
 def _query_words(term: str) -> list[str]:
@@ -354,7 +392,18 @@ def _query_words(term: str) -> list[str]:
     return [word for word in words if len(word) > 1] or words
 
 
-def _begin_write(database: IndexConnection) -> None:
+def _has_tables(database: BlockingConnection) -> bool:
+    return database.execute("SELECT to_regclass('turnwire.passage_vector') IS NOT NULL")[0][0]
+
+
+def _create_tables(database: BlockingConnection) -> None:
+    database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    if not _has_tables(database):
+        for statement in _TABLES.split(";")[:-1]:
+            database.execute(statement)
+
+
+def _begin_write(database: BlockingConnection) -> None:
     """Wait for other writers, and change the version."""
     database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
     database.execute("UPDATE index_version SET version = version + 1")

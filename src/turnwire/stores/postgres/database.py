@@ -6,7 +6,9 @@ from typing import Any, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from turnwire.core.contracts.stores import SqlConnection, StoreOptions
+from turnwire.core.errors import StoreUnusableError
 from turnwire.core.log.turns import TurnRecord
+from turnwire.settings import Settings
 from turnwire.stores.database import StorePart
 from turnwire.stores.lines import SealedLogs
 from turnwire.stores.postgres.connections import PLANNED_ONCE, ConnectionPool, DatabaseConnection
@@ -19,6 +21,13 @@ _COMMIT_INTERVAL = 0.005
 # For everything but writing and following, whose cost does not grow with the turns. Twenty connections of a process in
 # all leave room for several processes below the 100 that PostgreSQL allows by default.
 _CONNECTIONS = 8
+
+
+def database_url(settings: Settings) -> str:
+    """Return the URL of the settings. Raises StoreUnusableError."""
+    if settings.database_url is None:
+        raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
+    return settings.database_url.get_secret_value()
 
 
 async def hold_lock(connection: DatabaseConnection, name: str) -> None:

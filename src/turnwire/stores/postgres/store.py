@@ -3,12 +3,12 @@
 from typing import Self, Unpack
 
 from turnwire.core.contracts.stores import StoreOptions
-from turnwire.core.errors import StoreUnusableError
 from turnwire.settings import Settings
 from turnwire.stores.blobs import StoredBlobs
 from turnwire.stores.plugin_tables import PluginTables
 from turnwire.stores.postgres.admission import PostgresAdmission
 from turnwire.stores.postgres.claims import PostgresClaims
+from turnwire.stores.postgres.database import database_url
 from turnwire.stores.postgres.leases import PostgresLeases
 from turnwire.stores.postgres.maintenance import PostgresMaintenance
 from turnwire.stores.postgres.queries import PostgresQueries
@@ -36,9 +36,7 @@ class PostgresStore(
     @classmethod
     def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
         """Return the store at `database_url`. Raises StoreUnusableError."""
-        if settings.database_url is None:
-            raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
-        return cls(settings.database_url.get_secret_value(), hints=settings.database_hints, **options)
+        return cls(database_url(settings), hints=settings.database_hints, **options)
 
     def leases(self, seconds: float) -> PostgresLeases:
         return PostgresLeases(self._leasing, seconds)

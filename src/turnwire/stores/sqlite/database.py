@@ -1,6 +1,5 @@
 """The shared parts of a store on SQLite: statements in SQLite's form, reads and writes on the right connection."""
 
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine
@@ -16,15 +15,13 @@ from turnwire.stores.lines import SealedLogs
 from turnwire.stores.rules import Leases
 from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurns
+from turnwire.stores.sqlite.schema import in_sqlite
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 T = TypeVar("T")
 
 
-@lru_cache(maxsize=512)
-def _translated(query: str) -> str:
-    """Return a statement in SQLite's form, which has no schemas and marks values with `?`."""
-    return re.sub(r"\$(\d)", r"?\1", query.replace("turnwire.", ""))
+_translated = lru_cache(maxsize=512)(in_sqlite)
 
 
 class SqliteRow(tuple[Any, ...]):

@@ -9,4 +9,5 @@ plugin = Plugin(
         "memory": "turnwire.stores.memory:MemoryStore.build",
         "sqlite": "turnwire.stores.sqlite.store:SqliteStore.build",
     },
+    move_from="turnwire.stores.sqlite.transfer:SqliteExport.build",
 )

@@ -10,7 +10,6 @@ from turnwire.core.errors import StoreUnusableError
 from turnwire.settings import Settings
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.blobs import StoredBlobs
-from turnwire.stores.database import Row
 from turnwire.stores.plugin_tables import PluginTables
 from turnwire.stores.registry import StoredAnnotations, StoredKeys, StoredNotices
 from turnwire.stores.sessions import StoredSessions
@@ -41,10 +40,6 @@ class SqliteEngine(
     """All parts of a `Store` of one process, on a database in a file or in memory."""
 
     is_shared = False
-
-    async def fetch(self, query: str, *values: object) -> list[Row]:
-        """Return the rows of a query, for an export."""
-        return await self._database.read(lambda connection: connection.fetch(query, *values))
 
     def leases(self, seconds: float) -> None:
         return None

@@ -7,25 +7,27 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Self, Unpack
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts.stores import Annotation, ApiKey, Command
+from turnwire.core.contracts.stores import StoreOptions
 from turnwire.core.errors import StoreUnusableError
-from turnwire.core.log.files import Blob
-from turnwire.core.log.turns import Session, TurnRecord
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turns import TurnRecord
+from turnwire.settings import Settings
 from turnwire.sqlite_threads import InlineSqlite
 from turnwire.stores.archive import Archive
 from turnwire.stores.blobs import StoredBlobs
 from turnwire.stores.database import Row
 from turnwire.stores.lines import unseal
-from turnwire.stores.rows import RECORD, SESSION, TURN, annotation_from, record_from, session_from
+from turnwire.stores.rows import RECORD, TURN, record_from
 from turnwire.stores.sqlite.database import SqliteConnection, run_now
 from turnwire.stores.sqlite.disk import BALLAST_NAME
 from turnwire.stores.sqlite.queries import SqliteQueries
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS, TABLES, explain, open_reader
 from turnwire.stores.sqlite.store import SqliteStore
-from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
+from turnwire.stores.transfer import TURN_ROW, MovingTable, MovingTurn
 
 # Reading along
 
@@ -157,87 +159,75 @@ def _sync(target: Path) -> None:
 
 # Moving
 
-_TURNS = f"SELECT {RECORD}, t.number, t.sealed, t.first_row, t.idempotency_key, t.fingerprint, t.state FROM {TURN}"
+_TURNS = f"""
+    SELECT t.number, t.phase, t.first_row, s.body, s.calls, s.seal, c.kind, c.reason, t.{", t.".join(TURN_ROW)}
+    FROM turn t LEFT JOIN sealed_log s ON s.turn = t.number LEFT JOIN command c ON c.turn_id = t.id
+    WHERE t.number > $1 ORDER BY t.number LIMIT $2
+"""
 
 
-class SqliteExport:
+class SqliteExport(SqliteStore):
     """The `TransferSource` of a folder. Opening it makes sure that no server uses the folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._store = SqliteStore(folder)
-
-    async def open(self) -> None:
-        await self._store.open()
-
-    async def close(self) -> None:
-        await self._store.close()
+    @classmethod
+    def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
+        """Return the export of the data folder. Raises StoreUnusableError."""
+        if not (settings.data / DATABASE_NAME).exists():
+            raise StoreUnusableError(
+                str(settings.data), "there are no logs in it; name the folder of the server with --data"
+            )
+        return super().build(settings, **options)
 
     async def count_turns(self) -> int:
         return (await self._fetch("SELECT count(*) FROM turn"))[0][0]
 
-    async def sessions_after(self, session_id: str, limit: int) -> list[Session]:
-        query = f"SELECT {SESSION} FROM session s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
-        return [session_from(row) for row in await self._fetch(query, session_id, limit)]
-
-    async def blobs_of(self, session_id: str) -> AsyncIterator[Blob]:
-        for file in await self._store.list_blobs(session_id):
-            if (blob := await self._store.read_blob(session_id, file.digest or "")) is not None:
-                yield blob
-
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
-        rows = await self._fetch(f"{_TURNS} WHERE t.number > $1 ORDER BY t.number LIMIT $2", number, limit)
-        return [(row["number"], await self._moving(row)) for row in rows]
+        return [(row["number"], await self._moving(row)) for row in await self._fetch(_TURNS, number, limit)]
 
-    async def plugin_tables(self) -> list[PluginTable]:
+    async def table(self, name: str) -> MovingTable:
+        # The target has its own numbers.
+        return MovingTable(name=name, columns=[name for name in await self._columns(name) if name != "number"])
+
+    async def plugin_tables(self) -> list[MovingTable]:
         """Return the tables that are neither the store's nor SQLite's own."""
         own = re.findall(r"CREATE TABLE (\w+)", " ".join((TABLES, *MIGRATIONS)))
         query = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-        tables: list[PluginTable] = []
-        for name, statement in await self._fetch(query):
-            if name not in own:
-                columns = [row[0] for row in await self._fetch("SELECT name FROM pragma_table_info($1)", name)]
-                rows = [tuple(row) for row in await self._fetch(f"SELECT * FROM {name}")]
-                tables.append(PluginTable(name=name, statement=statement, columns=columns, rows=rows))
-        return tables
+        tables = [(name, sql) for name, sql in await self._fetch(query) if name not in own]
+        return [MovingTable(name=name, columns=await self._columns(name), statement=sql) for name, sql in tables]
 
-    async def annotations(self) -> list[Annotation]:
-        return [annotation_from(row) for row in await self._fetch("SELECT * FROM annotation")]
+    async def _columns(self, table: str) -> list[str]:
+        return [row[0] for row in await self._fetch("SELECT name FROM pragma_table_info($1)", table)]
 
-    async def spent(self) -> list[TokensSpent]:
-        return [TokensSpent(*row) for row in await self._fetch("SELECT principal, day, tokens FROM spending")]
-
-    async def list_keys(self) -> list[ApiKey]:
-        return await self._store.list_keys()
-
-    async def _fetch(self, query: str, *values: object) -> list[Row]:
-        return await self._store.fetch(query, *values)
+    async def pages(self, table: MovingTable) -> AsyncIterator[list[Row]]:
+        # A file that is new in the target has just been used there.
+        columns = ", ".join(str(now_ms()) if name == "used_at" else name for name in table.columns)
+        query = f"SELECT {columns}, rowid FROM {table.name} WHERE rowid > $1 ORDER BY rowid LIMIT $2"
+        # A file may be large.
+        last, limit = -1, 1 if table.name == "blob" else 100
+        while page := await self._fetch(query, last, limit):
+            last = page[-1][-1]
+            yield [row[:-1] for row in page]
 
     async def _moving(self, row: Row) -> MovingTurn:
-        number, record = row["number"], record_from(row)
-        if record.phase != "ended":
-            record = await self._store.find_turn(record.principal, record.id)
-        evidence = None
-        if row["sealed"]:
-            ((body, sealed_calls, evidence),) = await self._fetch(
-                "SELECT body, calls, seal FROM sealed_log WHERE turn = $1", number
-            )
-            lines = b"\n".join(unseal(body))
-            calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
+        if row["body"] is not None:
+            lines = b"\n".join(unseal(row["body"]))
+            calls = b"\n".join(unseal(row["calls"])) if row["calls"] else b""
         else:
             query = "SELECT body FROM event WHERE id >= $1 AND turn = $2 ORDER BY id"
-            lines = b"\n".join(row[0] for row in await self._fetch(query, row["first_row"], number))
-            calls = b"\n".join(
-                row[0] for row in await self._fetch("SELECT body FROM call WHERE turn = $1 ORDER BY id", number)
-            )
-        commands = await self._fetch("SELECT reason, kind FROM command WHERE turn_id = $1", record.id)
+            lines = b"\n".join(event[0] for event in await self._fetch(query, row["first_row"], row["number"]))
+            query = "SELECT body FROM call WHERE turn = $1 ORDER BY id"
+            calls = b"\n".join(call[0] for call in await self._fetch(query, row["number"]))
+        values = {name: row[name] for name in TURN_ROW}
+        values["last_position"] = row["first_kept"] + lines.count(b"\n")
         return MovingTurn(
-            record=record,
-            idempotency_key=row["idempotency_key"],
-            fingerprint=row["fingerprint"],
+            row=values,
+            phase=row["phase"],
             lines=lines,
             calls=calls,
-            seal=evidence,
-            state=row["state"],
-            command=Command(record.id, *commands[0]) if commands and record.phase != "ended" else None,
-            digests=[row[0] for row in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", record.id)],
+            seal=row["seal"],
+            command=(row["kind"], row["reason"]) if row["kind"] else None,
+            digests=[use[0] for use in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", row["id"])],
         )
+
+    async def _fetch(self, query: str, *values: object) -> list[Row]:
+        return await self._database.read(lambda connection: connection.fetch(query, *values))
