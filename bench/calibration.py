@@ -15,7 +15,7 @@ from turnwire.core.contracts.stores import AppendRequest
 from turnwire.core.log.codec import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
-from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connections, DatabaseConnection
+from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, ConnectionPool, DatabaseConnection
 from turnwire.stores.postgres.notifications import READ
 from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.postgres.writer import write_group
@@ -33,14 +33,14 @@ async def calibrate(url: str, repeats: int, deliver: float = 0.0) -> Costs:
     try:
         await store.renew("bench")
         turns = [(await claimed_turn(store)).id for _ in range(max(turns for turns, _ in SHAPES))]
-        bench = _Bench(Connections(url, 1), turns)
+        bench = _Bench(ConnectionPool(url, 1), turns)
         return await bench.costs(repeats, spoken, deliver)
     finally:
         await store.close()
 
 
 class _Bench:
-    def __init__(self, connections: Connections, turns: list[str]) -> None:
+    def __init__(self, connections: ConnectionPool, turns: list[str]) -> None:
         self.connections = connections
         self.turns = turns
         self.positions = dict.fromkeys(turns, 2)

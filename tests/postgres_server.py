@@ -23,7 +23,7 @@ import asyncpg
 
 from turnwire.channels.telegram import records as telegram
 from turnwire.extensions import tables as extensions
-from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.connections import ConnectionPool
 from turnwire.stores.postgres.schema import migrate
 
 T = TypeVar("T")
@@ -34,9 +34,19 @@ _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "au
 TABLES = (
     *("head", "command", "reader", "turn", "event", "call", "sealed_log"),
     *("session", "worker", "spending", "outbox", "api_key", "annotation"),
-    *("document", "document_root", "lease", "secret"),
+    *("lease", "secret"),
 )
 _PLUGIN_TABLES = re.findall(r"TABLE IF NOT EXISTS (\S+)", " ".join((*extensions.TABLES, *telegram.TABLES)))
+_DOCUMENTS = (
+    *(
+        "TABLE IF EXISTS turnwire.passage_vector",
+        "TABLE IF EXISTS turnwire.passage",
+        "TABLE IF EXISTS turnwire.document",
+    ),
+    *("TABLE IF EXISTS turnwire.document_root", "TABLE IF EXISTS turnwire.index_version"),
+    "TEXT SEARCH CONFIGURATION IF EXISTS turnwire.words",
+    "TEXT SEARCH DICTIONARY IF EXISTS turnwire.stems",
+)
 
 
 class PostgresServer:
@@ -178,6 +188,7 @@ class Databases:
     def give_back(self, name: str) -> None:
         statements = [f"DELETE FROM turnwire.{table}" for table in TABLES]
         statements += [f"DROP TABLE IF EXISTS {table}" for table in _PLUGIN_TABLES]
+        statements += [f"DROP {thing}" for thing in _DOCUMENTS]
         run_aside(_kill_backends(self.server.url(name), ";".join(statements)))
         self._free.append(name)
 
@@ -188,7 +199,7 @@ def shared_databases() -> Databases:
 
 
 async def _migrate(url: str) -> None:
-    connection = await Connections(url, 1).connect()
+    connection = await ConnectionPool(url, 1).connect()
     await migrate(connection, "the template")
     await connection.close(timeout=5)
 

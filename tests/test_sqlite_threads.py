@@ -1,4 +1,4 @@
-"""The SQLite thread wrapper: order, transactions, cancellation, closing."""
+"""The SQLite thread wrapper: order, cancellation, closing."""
 
 import asyncio
 import sqlite3
@@ -42,30 +42,12 @@ async def test_calls_run_in_order_on_one_thread_that_is_not_the_caller(threads: 
         names.append(threading.current_thread().name)
         insert(connection, text)
 
-    await asyncio.gather(*(threads.transaction(lambda db, text=text: note(db, text)) for text in "abcde"))
+    await asyncio.gather(*(threads.run(lambda connection, text=text: note(connection, text)) for text in "abcde"))
     assert await threads.run(entries) == list("abcde")
     assert set(names) == {"test_0"}
 
 
-async def test_open_raises_what_connect_raises(tmp_path: Path) -> None:
-    threads = SqliteThreads(lambda: connect(tmp_path / "missing" / "test.db"), name="test")
-    with pytest.raises(sqlite3.OperationalError):
-        await threads.open()
-    await threads.close()
-
-
-async def test_transaction_that_raises_writes_nothing(threads: SqliteThreads) -> None:
-    def fail(connection: sqlite3.Connection) -> None:
-        insert(connection, "half")
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await threads.transaction(fail)
-    await threads.transaction(lambda connection: insert(connection, "whole"))
-    assert await threads.run(entries) == ["whole"]
-
-
-async def test_cancelled_transaction_is_committed_and_cancelled_read_is_dropped(threads: SqliteThreads) -> None:
+async def test_cancelled_call_is_dropped_if_it_has_not_begun(threads: SqliteThreads) -> None:
     begun, release = asyncio.Event(), threading.Event()
     loop, reads = asyncio.get_running_loop(), list[str]()
 
@@ -76,15 +58,13 @@ async def test_cancelled_transaction_is_committed_and_cancelled_read_is_dropped(
     blocking = threads.run(block)
     async with asyncio.timeout(BOUND):
         await begun.wait()
-    # Both are queued behind the call that blocks the thread when they are cancelled.
-    write = threads.transaction(lambda connection: insert(connection, "kept"))
+    # It is queued behind the call that blocks the thread when it is cancelled.
     read = threads.run(lambda connection: reads.append("read"))
-    write.cancel()
     read.cancel()
-    await asyncio.wait([write, read])
+    await asyncio.wait([read])
     release.set()
     await blocking
-    assert await threads.run(entries) == ["kept"]
+    assert await threads.run(entries) == []
     assert reads == []
 
 

@@ -146,6 +146,7 @@ class Turnwire:
         self.settings = settings
         self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}") if store == "memory" else None
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
+        self._shared = assembly.build_shared(self.store, settings)
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.kernel: Kernel | None = None
         if extensions is not None or settings.extensions:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.loader import load_agent, load_tool
 from turnwire.core.contracts.agents import Agent, HistorySource
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import BlockingDatabase, Store, StoreOptions
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.log.files import MODEL_FILE_TYPES
@@ -19,12 +19,11 @@ from turnwire.core.people.budget import Limits
 from turnwire.core.run.runner import TurnRunner
 from turnwire.models.configuration import build_model
 from turnwire.models.summaries import SummarisedHistory
-from turnwire.plugins import installed
+from turnwire.plugins import Plugin, Reference, installed
 from turnwire.reporting.reports import Reports, turn_lines
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import Services, WireFactory
 from turnwire.settings import AgentSettings, McpServerSettings, Settings
-from turnwire.stores.sqlite.schema import DATABASE_NAME
 from turnwire.tools import McpServer, Tool, Toolset
 
 if TYPE_CHECKING:
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
     from turnwire.reporting.webhooks import Webhooks
     from turnwire.server.push import PushNotifier
     from turnwire.server.streams.hub import StreamHub
-    from turnwire.stores.postgres.shared_database import SharedDatabase
-    from turnwire.stores.postgres.transfer import PostgresImport
-    from turnwire.stores.sqlite.transfer import SqliteExport
+    from turnwire.stores.transfer import TransferSource, TransferTarget
 
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -71,59 +68,52 @@ def build_plugin_services(services: Services) -> None:
 
 def build_store(kind: str, settings: Settings) -> Store:
     """Return the store of this kind. Raises StoreUnusableError."""
-    keeps_outbox = settings.webhook_url is not None
-    common: dict[str, Any] = {
-        "lease": settings.lease,
-        "keeps_outbox": keeps_outbox,
-        "notes_waits": keeps_outbox and settings.webhook_waiting,
-        "seal_key": seal_key_of(settings),
-    }
     plugins = {name: plugin for plugin in installed().values() for name in plugin.stores}
     if kind not in plugins:
         raise StoreUnusableError(kind, f"no such store is installed; there is {', '.join(plugins)}")
+    return _load_part(plugins[kind], plugins[kind].stores[kind])(settings, **_store_options(settings))
+
+
+def _store_options(settings: Settings) -> StoreOptions:
+    keeps_outbox = settings.webhook_url is not None
+    return StoreOptions(
+        lease=settings.lease,
+        keeps_outbox=keeps_outbox,
+        notes_waits=keeps_outbox and settings.webhook_waiting,
+        seal_key=None if settings.seal_key is None else settings.seal_key.get_secret_value().encode(),
+    )
+
+
+def _load_part(plugin: Plugin, reference: Reference) -> Any:
     try:
-        build = plugins[kind].load(plugins[kind].stores[kind])
+        return plugin.load(reference)
     except ImportError as error:
-        raise StoreUnusableError(kind, str(error)) from error
-    return build(settings, **common)
+        raise StoreUnusableError(plugin.name, str(error)) from error
 
 
-def seal_key_of(settings: Settings) -> bytes | None:
-    return None if settings.seal_key is None else settings.seal_key.get_secret_value().encode()
+def _load_only(name: str, part: Callable[[Plugin], Reference | None]) -> Any:
+    """Load the part of the first store that declares it. Raises StoreUnusableError."""
+    for plugin in installed().values():
+        if (reference := part(plugin)) is not None:
+            return _load_part(plugin, reference)
+    raise StoreUnusableError(name, "no installed store has one")
 
 
-def _no_driver() -> StoreUnusableError:
-    return StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'")
-
-
-def build_shared(store: str | Store, settings: Settings) -> "SharedDatabase | None":
+def build_shared(store: Store, settings: Settings) -> BlockingDatabase | None:
     """Return the database of documents, extensions and secrets, if the store is shared. Raises StoreUnusableError."""
-    is_shared = store == "postgres" if isinstance(store, str) else store.is_shared
-    if not is_shared or settings.database_url is None:
-        return None
-    return open_shared(settings.database_url.get_secret_value(), settings)
+    return open_shared(settings) if store.is_shared and settings.database_url is not None else None
 
 
-def open_shared(url: str, settings: Settings) -> "SharedDatabase":
-    """Return the database at this URL for code that blocks. Raises StoreUnusableError."""
-    try:
-        from turnwire.stores.postgres.shared_database import SharedDatabase
-    except ImportError as error:
-        raise _no_driver() from error
-    return SharedDatabase(url, behind_pooler=not settings.database_hints)
+def open_shared(settings: Settings) -> BlockingDatabase:
+    """Return the database that processes share, for code that blocks. Raises StoreUnusableError."""
+    return _load_only("the shared database", lambda plugin: plugin.database)(settings)
 
 
-def build_move(folder: Path, url: str, settings: Settings) -> "tuple[SqliteExport, PostgresImport]":
-    """Return the source and the target of a move from SQLite to PostgreSQL. Raises StoreUnusableError."""
-    try:
-        from turnwire.stores.postgres.transfer import PostgresImport
-    except ImportError as error:
-        raise _no_driver() from error
-    from turnwire.stores.sqlite.transfer import SqliteExport
-
-    if not (folder / DATABASE_NAME).exists():
-        raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
-    return SqliteExport(folder), PostgresImport(url, seal_key=seal_key_of(settings))
+def build_move(settings: Settings) -> "tuple[TransferSource, TransferTarget]":
+    """Return the source and the target of a move of everything to a shared store. Raises StoreUnusableError."""
+    source = _load_only("the source of a move", lambda plugin: plugin.move_from)(settings)
+    target = _load_only("the target of a move", lambda plugin: plugin.move_to)
+    return source, target(settings, **_store_options(settings))
 
 
 def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:

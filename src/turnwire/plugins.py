@@ -144,7 +144,13 @@ class Plugin:
     channel: str | None = None
     """A package with a `manifest.yaml`: an extension, most often a channel. Its id is the plugin's name."""
     stores: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
-    """Stores by the name that `Turnwire(store=...)` takes: functions of the settings and of what every store takes."""
+    """Stores by the name that `Turnwire(store=...)` takes: functions of the settings and of `StoreOptions`."""
+    database: Reference | None = None
+    """A function of the settings that returns the `BlockingDatabase` of a store that processes share."""
+    move_from: Reference | None = None
+    """A function of the settings that returns a `TransferSource`: a store that `turnwire move` copies."""
+    move_to: Reference | None = None
+    """A function of the settings and of `StoreOptions` that returns a `TransferTarget`, which gets the copy."""
     settings: Reference | None = None
     """A subclass of `turnwire.settings.PluginSettings`."""
     service: Reference | None = None
@@ -154,7 +160,7 @@ class Plugin:
     checks: Reference | None = None
     """A function of the data folder and the database's URL or None that returns a list of `Check`."""
     move: Reference | None = None
-    """A function of a data folder and a `SharedDatabase` that copies the plugin's files and returns their number."""
+    """A function of a data folder and a `BlockingDatabase` that copies the plugin's files and returns their number."""
     commands: Reference | None = None
     """A function that adds commands to the command line's `Commands`."""
 

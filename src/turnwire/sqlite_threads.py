@@ -16,8 +16,7 @@ class SqliteThreads:
     """A small pool of threads, each with one connection, opened by `connect` when the thread is first used.
 
     With one thread (the default), calls run in the order in which they were made. `connect` must pass
-    `check_same_thread=False`, because `close` closes the connections from another thread, and `isolation_level=None`
-    if `transaction` is used.
+    `check_same_thread=False`, because `close` closes the connections from another thread.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], *, name: str, threads: int = 1) -> None:
@@ -27,24 +26,13 @@ class SqliteThreads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self.is_closed = False
 
-    async def open(self) -> None:
-        """Open the first connection now. Raises what `connect` raises; without it, the first call does."""
-        await self.run(lambda connection: None)
-
     def run(self, call: Call[T]) -> asyncio.Future[T]:
-        """Queue `call(connection)` at once, and return the future of its result. Meant for reading.
+        """Queue `call(connection)` at once, and return the future of its result.
 
         A cancelled caller drops a call that has not begun. Raises sqlite3.ProgrammingError after `close`.
         """
         self._check_open()
         return asyncio.get_running_loop().run_in_executor(self._executor, self._call, call)
-
-    def transaction(self, call: Call[T]) -> asyncio.Future[T]:
-        """Queue `call(connection)` in a transaction: all that it writes is committed, or nothing if it raises.
-
-        The call runs to its end even if the caller is cancelled. Raises sqlite3.ProgrammingError after `close`.
-        """
-        return asyncio.shield(self.run(lambda connection: _commit(connection, call)))
 
     def submit(self, call: Call[T], then: Callable[[T], None]) -> None:
         """Queue a call that does not raise; its result is passed to `then` on the event loop.
@@ -73,7 +61,6 @@ class SqliteThreads:
 
     async def close(self) -> None:
         """Finish the calls that were made before, then close the connections. A second call does nothing."""
-        self.is_closed = True
         await asyncio.to_thread(self.shutdown)
 
     def shutdown(self) -> None:
@@ -108,14 +95,4 @@ class InlineSqlite:
         """Do nothing: the database is gone with its last user."""
 
 
-def _commit(connection: sqlite3.Connection, call: Call[T]) -> T:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = call(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        # On a full disk SQLite may have rolled it back itself, or left it open.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return result
+SqliteRunner = SqliteThreads | InlineSqlite

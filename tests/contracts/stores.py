@@ -19,9 +19,6 @@ from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
-from turnwire.stores.sqlite.database import SqliteConnection
-from turnwire.stores.sqlite.schema import DATABASE_NAME, open_reader
-from turnwire.stores.turns import read_journal
 
 T = TypeVar("T")
 
@@ -116,8 +113,8 @@ class SqliteBackend:
             archive.close()
 
     def recorded(self, turn_id: str) -> list[JournalEntry]:
-        with closing(open_reader(self.folder / DATABASE_NAME)) as connection:
-            return at_once(read_journal(SqliteConnection(connection), turn_id))
+        with closing(SqliteArchive(self.folder)) as archive:
+            return at_once(archive.journal(turn_id))
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(call(store))

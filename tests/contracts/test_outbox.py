@@ -32,18 +32,19 @@ async def test_taken_notice_is_hidden_until_its_time(backend: StoreBackend) -> N
     assert [(record.id, attempts) for record, attempts in await due(store, now=MINUTE)] == [(first, 0), (second, 0)]
 
 
-async def test_put_off_counts_the_attempt_and_dismiss_removes_the_notice(backend: StoreBackend) -> None:
+async def test_reschedule_counts_the_attempt_or_removes_the_notice(backend: StoreBackend) -> None:
     store = await backend.open(keeps_outbox=True)
-    first, second = [(await ended(store)).id for _ in range(2)]
-    await due(store)
-    await store.put_off(first, 5_000)
-    await store.dismiss(second)
+    for _ in range(2):
+        await ended(store)
+    first, second = await store.take_due(1_000, MINUTE, 10)
+    await store.reschedule(first, 5_000)
+    await store.reschedule(second, None)
     assert await due(store, now=4_999) == []
     ((notified, attempts),) = await due(store, now=5_000)
-    assert (notified.id, attempts) == (first, 1)
+    assert (notified.id, attempts) == (first.record.id, 1)
     assert len(await due(store, now=2 * MINUTE)) == 1
-    await store.dismiss("no-such-turn")
-    await store.put_off("no-such-turn", 1)
+    await store.reschedule(second, None)
+    await store.reschedule(second, 1)
 
 
 async def test_notices_survive_a_crash(backend: StoreBackend) -> None:
@@ -82,14 +83,14 @@ async def test_store_without_notes_waits_has_no_notice_of_a_wait(backend: StoreB
     assert await due(store) == []
 
 
-async def test_old_notice_that_is_dismissed_or_put_off_leaves_the_newer_one(backend: StoreBackend) -> None:
+async def test_old_notice_that_is_rescheduled_leaves_the_newer_one(backend: StoreBackend) -> None:
     store = await backend.open(keeps_outbox=True, notes_waits=True)
     turn = await suspended(store)
     (old,) = await store.take_due(1_000, MINUTE, 10)
     await write(store, await store.hold(turn.id, "other"), end="cancelled")
-    await store.put_off(turn.id, 2 * MINUTE, old.taken_until)
-    await store.dismiss(turn.id, old.taken_until)
-    ((notified, attempts),) = await due(store)
-    assert (notified.phase, attempts) == ("ended", 0)
-    await store.dismiss(turn.id, MINUTE)
+    await store.reschedule(old, 2 * MINUTE)
+    await store.reschedule(old, None)
+    (newer,) = await store.take_due(1_000, MINUTE, 10)
+    assert (newer.record.phase, newer.attempts) == ("ended", 0)
+    await store.reschedule(newer, None)
     assert await due(store, now=2 * MINUTE) == []

@@ -95,7 +95,7 @@ def stored(backend: StoreBackend, record: TurnRecord, column: str) -> Any:
             return connection.execute(query.format("", "") + "?", (record.id,)).fetchone()[0]
     assert isinstance(backend, PostgresBackend)
     query = query.format("turnwire.", "turnwire.") + f"'{record.id}'"
-    return backend.call_now(None, lambda store: store.connections.fetchval(query))  # type: ignore[arg-type,attr-defined]
+    return backend.call_now(None, lambda store: store.connections.fetch(query))[0][0]  # type: ignore[arg-type,attr-defined]
 
 
 def store_value(backend: StoreBackend, record: TurnRecord, column: str, value: bytes) -> None:

@@ -866,3 +866,11 @@ async def test_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(store: S
         if not is_sealed:
             await append(store, record.id, record.epoch, log[-1].position + 1, done(record), end=True)
             await store.maintain(expire_before=0)
+
+
+async def test_ended_turns_of_all_principals_are_listed_by_ascending_ids(store: Store) -> None:
+    first, second = await ended(store), await ended(store, principal="bob")
+    await claimed(store)
+    assert [turn.id for turn in await store.ended_turns("", 1)] == [first.id]
+    assert [turn.id for turn in await store.ended_turns(first.id, 10)] == [second.id]
+    assert await store.ended_turns(second.id, 10) == []

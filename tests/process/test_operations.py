@@ -18,7 +18,7 @@ def logs(folder: Path) -> dict[str, list[LoggedEvent]]:
     """Return every log in a data folder, by turn id."""
     archive = SqliteArchive(folder)
     try:
-        turns = [record.id for record in archive.list_turns(1_000)]
+        turns = [record.id for record in archive.newest_turns(1_000)]
         return {turn_id: asyncio.run(archive.read(turn_id, 0, 100_000)) for turn_id in turns}
     finally:
         archive.close()

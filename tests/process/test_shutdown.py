@@ -83,12 +83,12 @@ async def test_server_with_a_thousand_streams_stops_within_the_grace(tmp_path: P
         assert (await asking).json()["error"]["outcome"] == "interrupted"
         await asyncio.gather(polling, return_exceptions=True)
     archive = SqliteArchive(data)
-    ended = archive.find_turn(turn_id)
+    ended = archive.turn(turn_id)
     assert (ended.phase, ended.outcome) == ("ended", "interrupted")
-    assert archive.find_turn(finished).outcome == "completed"
+    assert archive.turn(finished).outcome == "completed"
     events = [logged.event for logged in await archive.read(turn_id, 0, 100)]
     assert [type(event).__name__ for event in events][-2:] == ["ErrorEvent", "DoneEvent"]
-    assert {record.phase for record in archive.list_turns(100)} == {"ended"}
+    assert {record.phase for record in archive.newest_turns(100)} == {"ended"}
     archive.close()
     assert not (data / "server.json").exists()
 
@@ -130,5 +130,5 @@ async def test_agent_that_ignores_cancellation_does_not_keep_the_process(tmp_pat
         async with asyncio.timeout(PATIENCE):
             await server.process.wait()
     archive = SqliteArchive(data)
-    assert archive.find_turn(stream.turn_id).outcome == "interrupted"
+    assert archive.turn(stream.turn_id).outcome == "interrupted"
     archive.close()

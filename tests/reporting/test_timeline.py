@@ -132,7 +132,7 @@ def test_restart_voids_steps_and_tokens() -> None:
     line = timeline_of(events)
     assert (line.tokens.times, line.tokens.characters) == ([100, 9_100], len("keptagain"))
     assert [(bar.name, bar.state) for bar in line.bars] == [("review: approved", "void"), ("lost", "void")]
-    assert [mark.text for mark in line.marks] == [
+    assert [milestone.text for milestone in line.milestones] == [
         "taken over by another worker",
         "restarted after the last finished step",
     ]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -18,7 +18,7 @@ from tests.reporting.test_timeline import log
 from tests.serving import quick_settings, until
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import AgentError
-from turnwire.core.log.codec import log_event
+from turnwire.core.log.codec import LoggedEvent, log_event
 from turnwire.core.log.events import (
     DoneEvent,
     ReasoningEvent,
@@ -31,7 +31,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.run.runner import TurnRequest
-from turnwire.reporting.opentelemetry import spans_of
+from turnwire.reporting.opentelemetry import export_spans
 
 
 async def answer(turn: Turn) -> Any:
@@ -60,6 +60,36 @@ async def spans(tmp_path: Path, message: str, **settings: Any) -> tuple[Sequence
         turn_id, session_id = await ask(turnwire, message)
         await until(lambda: len(exporter.get_finished_spans()) == 6)
     return exporter.get_finished_spans(), turn_id, session_id
+
+
+class Exported(NamedTuple):
+    """A span with times in ms."""
+
+    name: str
+    began_at: int
+    ended_at: int
+    attributes: dict[str, Any]
+    events: list[str]
+
+    @property
+    def error(self) -> str | None:
+        return self.attributes.get("error.type")
+
+
+def spans_of(events: list[LoggedEvent], *, content: bool = False) -> list[Exported]:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    export_spans(provider.get_tracer("test"), events, content=content)
+    return [
+        Exported(
+            span.name,
+            (span.start_time or 0) // 1_000_000,
+            (span.end_time or 0) // 1_000_000,
+            dict(span.attributes or {}),
+            [event.name for event in span.events],
+        )
+        for span in exporter.get_finished_spans()
+    ]
 
 
 def own_id(span: ReadableSpan) -> int:
@@ -131,7 +161,7 @@ def test_restart_takes_back_the_answer_and_ends_the_open_steps() -> None:
     assert root.attributes["gen_ai.response.time_to_first_chunk"] == 0.1
     # The log does not say when the lost worker stopped.
     assert (lost.ended_at - lost.began_at, lost.error) == (0, "cancelled")
-    assert [event.name for event in root.events] == ["turnwire.restarted"]
+    assert root.events == ["turnwire.restarted"]
     assert (repeated.ended_at - repeated.began_at, repeated.error) == (100, None)
 
 

@@ -28,12 +28,12 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
-from tests.core.desk import Gate, open_desk
+from tests.core.desk import Gate, echo, open_desk
 from tests.stores.full_disk import check_full_disk
-from turnwire.core.contracts.stores import AppendRequest
+from turnwire.core.contracts.stores import AppendRequest, UnfinishedFilter
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.log.codec import log_event
-from turnwire.core.log.events import TokenEvent
+from turnwire.core.log.events import DoneEvent, TokenEvent
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.log.turns import Turn
 from turnwire.core.people.budget import Limits
@@ -106,6 +106,22 @@ async def test_reopened_store_has_the_same_logs(tmp_path: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
     assert [await whole_log(store, record.id) for record in records] == logs
+    await store.close()
+
+
+async def test_turn_of_a_lost_worker_is_claimed_as_soon_as_the_store_is_open(tmp_path: Path) -> None:
+    lost = SqliteStore(tmp_path)
+    await lost.open()
+    await lost.renew("lost")
+    record = await claimed(lost, "lost")
+    await lost.close()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    # The lost worker's lease has not run out, but only its own process could have renewed it.
+    async with open_desk(store, echo) as desk:
+        assert await store.unfinished(where=UnfinishedFilter(worker="lost")) == []
+        end = (await desk.events(record))[-1]
+    assert end == DoneEvent("interrupted", record.session_id, record.id, reason="worker_lost")
     await store.close()
 
 
@@ -400,9 +416,9 @@ async def test_archive_reads_turns_of_every_phase(store: SqliteStore, tmp_path: 
         log = await whole_log(store, record.id)
         for after in range(len(log) + 1):
             assert await archive.read(record.id, after, 2) == log[after : after + 2]
-        assert archive.find_turn(record.id).last_position == len(log)
-        assert archive.turn_state(record.id) == await store.turn_state(record.id)
-    listed = archive.list_turns(3)
+        assert archive.turn(record.id).last_position == len(log)
+        assert await archive.turn_state(record.id) == await store.turn_state(record.id)
+    listed = archive.newest_turns(3)
     assert [(record.id, record.last_position) for record in listed[:2]] == [(queued.id, 2), (running.id, 3)]
     await store.maintain(expire_before=FAR_FUTURE)
     with pytest.raises(EventsGoneError):

@@ -162,21 +162,21 @@ def _database(data: Path) -> Verdict:
 def _postgres(url: str) -> Verdict:
     with closing(open_database(url)) as archive:
         began = time.perf_counter()
-        archive.list_turns(1)
+        archive.newest_turns(1)
         ms = (time.perf_counter() - began) * 1000
         return "ok", f"{archive.location} answers in {ms:.1f} ms"
 
 
 def _workers(url: str) -> Verdict:
     with closing(open_database(url)) as archive:
-        workers = archive.list_workers()
+        workers = archive.workers()
     running = sum(worker.running for worker in workers)
     return "ok", f"{len(workers)} process(es), {running} running turn(s)" if workers else "none is using the database"
 
 
 def _extensions(url: str) -> Verdict:
     with closing(open_database(url)) as archive:
-        held = archive.list_extensions()
+        held = archive.extensions()
     return "ok", ", ".join(f"{name} at {holder.rpartition(':')[0]}" for name, holder in held) or "none runs"
 
 

@@ -189,12 +189,13 @@ def open_archive(data: Path) -> "SqliteArchive":
 
 def open_database(url: str) -> "PostgresArchive":
     """Open the logs of a database for reading, also while servers use it. Raise StoreUnusableError."""
-    from turnwire.assembly import open_shared
+    from turnwire.core.errors import StoreUnusableError
 
-    shared = open_shared(url, load_settings(database_url=url))
-    from turnwire.stores.postgres.transfer import PostgresArchive
-
-    return PostgresArchive(shared)
+    try:
+        from turnwire.stores.postgres.transfer import PostgresArchive
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    return PostgresArchive.build(load_settings(database_url=url))
 
 
 def load_settings(config: Path | None = None, **options: Any) -> "Settings":

@@ -97,7 +97,7 @@ def _snapshot(server: "ServerAddress | None", data: Path) -> Snapshot:
     if server is not None:
         return {"source": server.url, **request(server, "GET", "/v1/workers")}
     with closing(open_archive(data)) as archive:
-        turns = _turns(archive.list_unfinished(_MAX_TURNS))
+        turns = _turns(archive.unfinished_turns(_MAX_TURNS))
     return {"source": f"{data} (no server is using it)", "workers": [], "turns": turns}
 
 
@@ -113,9 +113,9 @@ def _read_database(database: "PostgresArchive") -> Snapshot:
             "since": time_text(worker.started_at),
             "readers": None,
         }
-        for worker in database.list_workers()
+        for worker in database.workers()
     ]
-    return {"source": database.location, "workers": workers, "turns": _turns(database.list_unfinished(_MAX_TURNS))}
+    return {"source": database.location, "workers": workers, "turns": _turns(database.unfinished_turns(_MAX_TURNS))}
 
 
 def _turns(records: "Sequence[TurnRecord]") -> list[Snapshot]:

@@ -91,7 +91,7 @@ def _move_records(data: Path, url: str) -> dict[str, int]:
     """Copy what plugins keep in files of the data folder. Return the number of records by the plugin's name."""
     from turnwire.assembly import open_shared
 
-    with closing(open_shared(url, load_settings(data=data))) as database:
+    with closing(open_shared(load_settings(data=data, database_url=url))) as database:
         database.open()
         moved = {
             plugin.name: plugin.load(plugin.move)(data, database)
@@ -105,7 +105,7 @@ async def _move(data: Path, url: str) -> "Moved":
     from turnwire.assembly import build_move
     from turnwire.stores.transfer import move as move_all
 
-    source, target = build_move(data, url, load_settings(data=data))
+    source, target = build_move(load_settings(data=data, database_url=url))
     await source.open()
     try:
         await target.open()

@@ -59,7 +59,7 @@ def turns(
 ) -> None:
     """List the newest turns, running or ended."""
     with _opened_logs(data, database_url) as archive:
-        records = archive.list_turns(limit)
+        records = archive.newest_turns(limit)
     if not sys.stdout.isatty():
         for record in records:
             outcome = record.outcome or record.phase
@@ -183,8 +183,8 @@ def _explained() -> "Generator[None]":
 def find_turn(archive: "Archive", turn_id: str | None) -> "TurnRecord":
     """Return the turn whose id begins or ends with `turn_id`, by default the newest. Raise TurnNotFoundError."""
     if turn_id is not None:
-        return archive.find_turn(complete_id(turn_id, archive.match_ids(turn_id)))
-    newest = archive.list_turns(1)
+        return archive.turn(complete_id(turn_id, archive.match_ids(turn_id)))
+    newest = archive.newest_turns(1)
     if not newest:
         fail("there are no turns yet")
     return newest[0]

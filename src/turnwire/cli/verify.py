@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +14,8 @@ from turnwire.cli.options import Data, complete_id, fail, load_settings, open_ar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from turnwire.core.contracts.stores import JournalEntry, Seal
-    from turnwire.core.log.codec import LoggedEvent
-    from turnwire.core.log.turns import TurnRecord, TurnState
+    from turnwire.core.contracts.stores import Store
+    from turnwire.core.log.turns import TurnRecord
     from turnwire.stores.sqlite import SqliteArchive
     from turnwire.stores.verification import Verdict
 
@@ -58,43 +57,18 @@ def verify(
         raise typer.Exit(1)
 
 
-class _Archive:
-    """The turns of a data folder, which a server may use meanwhile."""
-
-    def __init__(self, archive: "SqliteArchive") -> None:
-        self._archive = archive
-
-    async def read(self, turn_id: str, after: int, limit: int) -> "list[LoggedEvent]":
-        return await self._archive.read(turn_id, after, limit)
-
-    async def journal(self, turn_id: str) -> "list[JournalEntry]":
-        return await self._archive.journal(turn_id)
-
-    async def seal(self, turn_id: str) -> "Seal | None":
-        return await self._archive.seal(turn_id)
-
-    async def turn_state(self, turn_id: str) -> "TurnState | None":
-        return self._archive.turn_state(turn_id)
-
-    async def ended_turns(self, after_turn_id: str, limit: int) -> "list[TurnRecord]":
-        return await self._archive.ended_turns(after_turn_id, limit)
-
-
 @asynccontextmanager
-async def _opened(data: Path, url: str | None) -> "AsyncGenerator[_Archive]":
+async def _opened(data: Path, url: str | None) -> "AsyncGenerator[SqliteArchive | Store]":
     if url is None:
-        archive = open_archive(data)
-        try:
-            yield _Archive(archive)
-        finally:
-            archive.close()
+        with closing(open_archive(data)) as archive:
+            yield archive
         return
     from turnwire.assembly import build_store
 
     store = build_store("postgres", load_settings(data=data, database_url=url))
     await store.open()
     try:
-        yield store  # type: ignore[misc]
+        yield store
     finally:
         await store.close()
 
@@ -132,7 +106,7 @@ async def _verify(data: Path, url: str | None, turn: str | None, keys: list[byte
     return counts
 
 
-async def _ended(source: _Archive, part: str | None) -> "AsyncIterator[TurnRecord]":
+async def _ended(source: "SqliteArchive | Store", part: str | None) -> "AsyncIterator[TurnRecord]":
     """Yield all ended turns, or the one that `part` names."""
     found: list[TurnRecord] = []
     last = ""

@@ -2,7 +2,7 @@
 
 A trace id is the turn's id without hyphens, unless the host application brings its own provider.
 
-`spans_of` makes the spans from a turn's timeline, with the names of the semantic conventions for generative AI: the
+`export_spans` makes the spans from a turn's timeline, with the names of the semantic conventions for generative AI: the
 turn and each sub-agent are `invoke_agent` spans, each model call that reported its usage is a `chat`, each tool call
 and search an `execute_tool`. Without `content` a span has no message, answer, argument or result.
 """
@@ -12,10 +12,10 @@ import json
 import os
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-from msgspec import Struct, field, to_builtins
+from msgspec import to_builtins
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -32,7 +32,6 @@ from turnwire.core.log.state import fold_events
 from turnwire.core.log.turns import TurnState
 from turnwire.reporting.timeline import Bar, Timeline, TimeSpan, timeline_of
 
-_KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 _CLOSE_SECONDS = 2.0
 _VERSION = version("turnwire")
 _TRACES_PATH = "/v1/traces"
@@ -76,22 +75,7 @@ class Tracing:
         ids = getattr(self._provider, "id_generator", None)
         if isinstance(ids, TurnIdGenerator):
             ids.turn_id = turn_id
-        exported: dict[int, Any] = {}
-        for span in spans_of(events, content=self._content):
-            exported[id(span)] = self._export_span(span, exported.get(id(span.parent)))
-
-    def _export_span(self, span: "Span", parent: Any) -> Any:
-        context = trace.set_span_in_context(parent or trace.INVALID_SPAN)
-        exported = self._tracer.start_span(
-            span.name, context, _KINDS[span.kind], span.attributes, start_time=span.began_at * 1_000_000
-        )
-        for event in span.events:
-            exported.add_event(event.name, event.attributes, event.at * 1_000_000)
-        if span.error is not None:
-            exported.set_attribute("error.type", span.error)
-            exported.set_status(Status(StatusCode.ERROR, span.error))
-        exported.end(span.ended_at * 1_000_000)
-        return exported
+        export_spans(self._tracer, events, content=self._content)
 
     async def close(self) -> None:
         """Export the remaining spans within a short time, if the provider is owned."""
@@ -119,121 +103,121 @@ def otlp_provider(url: str | None, worker: str) -> tuple[TracerProvider, SpanExp
 # The spans of a log.
 
 
-class SpanEvent(Struct):
-    """An event inside a span, such as the beginning of a wait."""
-
-    name: str
-    at: int
-    attributes: Attributes
-
-
-class Span(Struct, eq=False):
-    """A span with times in ms. `error` is a code, never a message."""
-
-    name: str
-    kind: Literal["internal", "client"]
-    began_at: int
-    ended_at: int
-    attributes: Attributes
-    parent: "Span | None" = None
-    error: str | None = None
-    events: list[SpanEvent] = field(default_factory=list[SpanEvent])
-
-
 _ERRORS = {"failed": "tool_failed", "cancelled": "cancelled", "void": "cancelled"}
 
 
-def spans_of(events: Sequence[LoggedEvent], *, content: bool = False) -> list[Span]:
-    """Return the spans, parents before children; empty if the log lacks its beginning."""
+def export_spans(tracer: Any, events: Sequence[LoggedEvent], *, content: bool = False) -> None:
+    """Export the spans of a turn, parents before children; none if the log lacks its beginning."""
     line = timeline_of(events)
     if not line.turn_id:
-        return []
+        return
     state = fold_events(events).state() if content else None
-    spans = [_root(line, state)]
-    by_bar: dict[int, Span] = {}
+    spans = _TurnSpans(tracer, line, state)
+    root = spans.export_root()
+    by_bar: dict[int, Any] = {}
     for bar in line.bars:
         # The steps that a fork shares have spans in the trace of the other turn.
         if bar.position > line.forked_at or bar.ended > line.shared:
-            span = _span(bar, line, by_bar.get(id(bar.parent), spans[0]))
+            span = spans.export_step(bar, by_bar.get(id(bar.parent), root))
             if span is not None:
                 by_bar[id(bar)] = span
-                spans.append(span)
-    if state is not None:
-        _add_contents(line, by_bar, state)
-    return spans
 
 
-def _root(line: Timeline, state: TurnState | None) -> Span:
-    attributes = {
-        **_invoke_agent(line.agent),
-        "gen_ai.conversation.id": line.session_id,
-        "turnwire.turn.id": line.turn_id,
-        "turnwire.outcome": line.outcome,
-        "turnwire.reason": line.reason,
-        **(_usage(line.usage) if line.usage is not None else {}),
-        "gen_ai.response.time_to_first_chunk": _seconds(line.shared, line.first_words),
-    }
-    if state is not None:
-        attributes["gen_ai.input.messages"] = _messages("user", state.message)
-        attributes["gen_ai.output.messages"] = _messages("assistant", state.text)
-    root = _new_span(f"invoke_agent {line.agent}", line, TimeSpan(line.shared, line.length), attributes)
-    if line.outcome in ("failed", "interrupted"):
-        root.error = line.error or line.outcome
-    root.events = [SpanEvent(f"turnwire.{mark.name}", line.accepted_at + mark.at, {}) for mark in line.marks]
-    for wait in (bar for bar in line.bars if bar.kind == "wait"):
-        about = {"turnwire.wait.id": wait.id}
-        root.events.append(SpanEvent("turnwire.wait.began", line.accepted_at + wait.began, about))
-        if wait.state in ("succeeded", "failed"):
-            about = {**about, "turnwire.wait.granted": wait.state == "succeeded"}
-            root.events.append(SpanEvent("turnwire.wait.ended", line.accepted_at + wait.ended, about))
-    return root
+class _TurnSpans:
+    """Makes the spans of one turn. With its state, they have what was asked, answered, and passed to tools."""
 
+    def __init__(self, tracer: Any, line: Timeline, state: TurnState | None) -> None:
+        self._tracer = tracer
+        self._line = line
+        self._state = state
+        self._steps = {(step.kind, step.id): step for step in state.steps} if state is not None else {}
 
-def _span(bar: Bar, line: Timeline, parent: Span) -> Span | None:
-    """Return the span of a step; None for a kind of step that has none."""
-    match bar.kind:
-        case "agent":
-            span = _new_span(f"invoke_agent {bar.name}", line, bar, _invoke_agent(bar.name), parent)
-        case "model" if bar.usage is not None:
-            model = bar.usage.model
-            attributes = {
-                "gen_ai.operation.name": "chat",
-                **_PROVIDER,
-                **_usage(bar.usage),
-                "gen_ai.request.model": model,
-                "gen_ai.response.model": model,
-                "gen_ai.response.time_to_first_chunk": _seconds(max(bar.began, line.shared), bar.first_words),
-            }
-            span = _new_span("chat" if model is None else f"chat {model}", line, bar, attributes, parent)
-            span.kind = "client"
-        case "tool" | "search":
-            attributes = {
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": bar.name,
-                "gen_ai.tool.call.id": bar.id,
-                "gen_ai.tool.type": "function" if bar.kind == "tool" else "datastore",
-            }
-            span = _new_span(f"execute_tool {bar.name}", line, bar, attributes, parent)
-            span.error = _ERRORS.get(bar.state)
-        case _:
-            return None
-    return span
+    def export_root(self) -> Any:
+        line, state = self._line, self._state
+        attributes = {
+            **_invoke_agent(line.agent),
+            "gen_ai.conversation.id": line.session_id,
+            "turnwire.turn.id": line.turn_id,
+            "turnwire.outcome": line.outcome,
+            "turnwire.reason": line.reason,
+            **(_usage(line.usage) if line.usage is not None else {}),
+            "gen_ai.response.time_to_first_chunk": _seconds(line.shared, line.first_words),
+        }
+        if state is not None:
+            attributes["gen_ai.input.messages"] = _messages("user", state.message)
+            attributes["gen_ai.output.messages"] = _messages("assistant", state.text)
+        events: list[tuple[str, int, Attributes]] = [
+            (f"turnwire.{milestone.name}", milestone.at, {}) for milestone in line.milestones
+        ]
+        for wait in (bar for bar in line.bars if bar.kind == "wait"):
+            about = {"turnwire.wait.id": wait.id}
+            events.append(("turnwire.wait.began", wait.began, about))
+            if wait.state in ("succeeded", "failed"):
+                about = {**about, "turnwire.wait.granted": wait.state == "succeeded"}
+                events.append(("turnwire.wait.ended", wait.ended, about))
+        error = line.error or line.outcome if line.outcome in ("failed", "interrupted") else None
+        time = TimeSpan(line.shared, line.length)
+        return self._export(f"invoke_agent {line.agent}", time, attributes, None, error=error, events=events)
 
+    def export_step(self, bar: Bar, parent: Any) -> Any:
+        """Export the span of a step, and return it; None for a kind of step that has none."""
+        match bar.kind:
+            case "agent":
+                return self._export(f"invoke_agent {bar.name}", bar, _invoke_agent(bar.name), parent)
+            case "model" if bar.usage is not None:
+                model = bar.usage.model
+                attributes = {
+                    "gen_ai.operation.name": "chat",
+                    **_PROVIDER,
+                    **_usage(bar.usage),
+                    "gen_ai.request.model": model,
+                    "gen_ai.response.model": model,
+                    "gen_ai.response.time_to_first_chunk": _seconds(max(bar.began, self._line.shared), bar.first_words),
+                }
+                name = "chat" if model is None else f"chat {model}"
+                return self._export(name, bar, attributes, parent, kind=SpanKind.CLIENT)
+            case "tool" | "search":
+                attributes = {
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": bar.name,
+                    "gen_ai.tool.call.id": bar.id,
+                    "gen_ai.tool.type": "function" if bar.kind == "tool" else "datastore",
+                }
+                step = self._steps.get((bar.kind, bar.id))
+                if step is not None and bar.state != "void":
+                    for name, value in (("arguments", step.args), ("result", step.result)):
+                        if value is not None:
+                            attributes[f"gen_ai.tool.call.{name}"] = json.dumps(to_builtins(value))
+                return self._export(f"execute_tool {bar.name}", bar, attributes, parent, error=_ERRORS.get(bar.state))
+            case _:
+                return None
 
-def _new_span(name: str, line: Timeline, time: TimeSpan, attributes: Attributes, parent: Span | None = None) -> Span:
-    began, known = max(time.began, line.shared), {key: value for key, value in attributes.items() if value is not None}
-    return Span(name, "internal", line.accepted_at + began, line.accepted_at + max(time.ended, began), known, parent)
+    def _export(
+        self,
+        name: str,
+        time: TimeSpan,
+        attributes: Attributes,
+        parent: Any,
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        error: str | None = None,
+        events: Sequence[tuple[str, int, Attributes]] = (),
+    ) -> Any:
+        """Export a span. `error` is a code, never a message; `events` are those inside it, such as a wait."""
+        began = max(time.began, self._line.shared)
+        known = {key: value for key, value in attributes.items() if value is not None}
+        context = trace.set_span_in_context(parent or trace.INVALID_SPAN)
+        span = self._tracer.start_span(name, context, kind, known, start_time=self._nanoseconds(began))
+        for event, at, about in events:
+            span.add_event(event, about, self._nanoseconds(at))
+        if error is not None:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(self._nanoseconds(max(time.ended, began)))
+        return span
 
-
-def _add_contents(line: Timeline, spans: dict[int, Span], state: TurnState) -> None:
-    """Add the arguments and results of tools to their spans."""
-    steps = {(step.kind, step.id): step for step in state.steps}
-    for bar in line.bars:
-        span, step = spans.get(id(bar)), steps.get((bar.kind, bar.id))
-        if span is not None and step is not None and bar.state != "void":
-            for name, value in (("arguments", step.args), ("result", step.result)):
-                if value is not None:
-                    span.attributes[f"gen_ai.tool.call.{name}"] = json.dumps(to_builtins(value))
+    def _nanoseconds(self, at: int) -> int:
+        return (self._line.accepted_at + at) * 1_000_000
 
 
 def _invoke_agent(name: str) -> Attributes:

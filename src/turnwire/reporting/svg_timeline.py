@@ -46,7 +46,7 @@ def page(line: Timeline) -> str:
         for bar in line.bars
     ]
     silences = [(duration_text(silence.began), duration_text(silence.ms)) for silence in line.silences]
-    marks = [(duration_text(mark.at), mark.text) for mark in line.marks]
+    milestones = [(duration_text(milestone.at), milestone.text) for milestone in line.milestones]
     return "".join(
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -55,7 +55,7 @@ def page(line: Timeline) -> str:
             _SvgPicture(line).draw(),
             _table("Steps", ("step", "kind", "state", "began after", "took"), steps),
             _table("Pauses of a second or more", ("began after", "lasted"), silences),
-            _table("Events", ("after", "event"), marks),
+            _table("Events", ("after", "event"), milestones),
             "\n</body></html>\n",
         )
     )

@@ -57,8 +57,8 @@ class TimelineView:
             yield self._row("silences", self._silences(width), duration_text(longest), "red")
         yield Text()
         yield self._legend()
-        for mark in line.marks:
-            yield Text.assemble((f"{duration_text(mark.at):>10}  ", "dim"), mark.text)
+        for milestone in line.milestones:
+            yield Text.assemble((f"{duration_text(milestone.at):>10}  ", "dim"), milestone.text)
 
     def _head(self) -> Iterable[Text]:
         line = self._line

@@ -102,7 +102,7 @@ class Bar(TimeSpan):
         return self.state if self.state in ("failed", "void") else self.kind
 
 
-class Mark(Struct):
+class Milestone(Struct):
     """Something that happened at a moment: `restarted`, `taken_over`, `message` or `handed_over`."""
 
     at: int
@@ -153,7 +153,7 @@ class Timeline(Struct, kw_only=True):
     phases: list[Phase] = field(default_factory=list[Phase])
     bars: list[Bar] = field(default_factory=list[Bar])
     silences: list[TimeSpan] = field(default_factory=list[TimeSpan])
-    marks: list[Mark] = field(default_factory=list[Mark])
+    milestones: list[Milestone] = field(default_factory=list[Milestone])
     usage: Usage | None = None
 
     @property
@@ -262,7 +262,7 @@ def timeline_json(line: Timeline, cost: Cost | None = None) -> dict[str, Any]:
             for bar in line.bars
         ],
         "silences": [{"began_ms": silence.began, "ended_ms": silence.ended} for silence in line.silences],
-        "marks": [{"at_ms": mark.at, "text": mark.text} for mark in line.marks],
+        "marks": [{"at_ms": milestone.at, "text": milestone.text} for milestone in line.milestones],
         "cost_usd": None if cost is None else round(cost.dollars, 6),
         "usage": None if line.usage is None else {name: getattr(line.usage, name) for name in Usage.__struct_fields__},
     }
@@ -324,7 +324,7 @@ class _TimelineBuilder:
         if logged.epoch > self._epoch:
             # A turn that waited for approval is claimed again after each decision; that is no takeover.
             if self._epoch and not self._was_approval:
-                line.marks.append(Mark(at, "taken_over", "taken over by another worker"))
+                line.milestones.append(Milestone(at, "taken_over", "taken over by another worker"))
             self._epoch = logged.epoch
         self._was_approval = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
         run = self._run(logged.agent_path, logged, at)
@@ -379,9 +379,9 @@ class _TimelineBuilder:
                     wait.ended, wait.state = at, "failed" if event.declined else "succeeded"
                 run.finish_model(at)
             case InputEvent():
-                line.marks.append(Mark(at, "message", "message of the user"))
+                line.milestones.append(Milestone(at, "message", "message of the user"))
             case HandoffEvent():
-                line.marks.append(Mark(at, "handed_over", f"handed to {event.agent}"))
+                line.milestones.append(Milestone(at, "handed_over", f"handed to {event.agent}"))
             case RestartEvent():
                 self._restart(event, at)
             case UsageEvent():
@@ -469,7 +469,7 @@ class _TimelineBuilder:
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
         self._open.clear()
         self._runs = {(): _AgentRun(None, None, at)}
-        self._line.marks.append(Mark(at, "restarted", "restarted after the last finished step"))
+        self._line.milestones.append(Milestone(at, "restarted", "restarted after the last finished step"))
 
     def build(self, started_at: int | None, now: int | None) -> Timeline:
         line = self._line

@@ -110,24 +110,24 @@ class Webhooks:
         self._wake.set()
 
     async def _deliver(self, notice: Notice) -> None:
-        record, taken = notice.record, notice.taken_until
+        record = notice.record
         try:
             if (body := await self._payload(record)) is None:
-                return await self._store.dismiss(record.id, taken)
+                return await self._store.reschedule(notice, None)
             failure, is_final = await self._post(message_id(record), json.dumps(body).encode())
             is_final = is_final or notice.attempts + 1 >= MAX_ATTEMPTS
             if failure is None:
-                await self._store.dismiss(record.id, taken)
+                await self._store.reschedule(notice, None)
                 metrics.WEBHOOKS.add("delivered")
             elif is_final:
                 logger.error("webhook for turn %s failed for the last time: %s", record.id, failure)
-                await self._store.dismiss(record.id, taken)
+                await self._store.reschedule(notice, None)
                 metrics.WEBHOOKS.add("given_up")
             else:
                 metrics.WEBHOOKS.add("failed")
                 logger.warning("webhook for turn %s failed and is retried: %s", record.id, failure)
                 delay = self._backoff.delay(notice.attempts + 1)
-                await self._store.put_off(record.id, now_ms() + int(delay * 1000), taken)
+                await self._store.reschedule(notice, now_ms() + int(delay * 1000))
         except NotFoundError:
             pass  # The turn was erased meanwhile.
         except Exception:

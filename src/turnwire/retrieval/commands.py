@@ -72,7 +72,7 @@ def index(
         if not path.exists():
             fail(f"{path} does not exist")
     settings = load_settings(data=data, database_url=database_url)
-    database = None if database_url is None else open_shared(database_url, settings)
+    database = None if database_url is None else open_shared(settings)
     library = build_library(data, database)
     try:
         library.open()

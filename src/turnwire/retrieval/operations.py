@@ -3,19 +3,16 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from turnwire.assembly import open_shared
+from turnwire.core.contracts.stores import BlockingDatabase
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.plugins import Check
 from turnwire.retrieval.index.library import NewDocument
 from turnwire.retrieval.index.postgres import PostgresLibrary
 from turnwire.retrieval.index.sqlite import SqliteLibrary
-from turnwire.retrieval.service import LIBRARY_FILE, build_library
+from turnwire.retrieval.service import LIBRARY_FILE
 from turnwire.settings import read_settings
-
-if TYPE_CHECKING:
-    from turnwire.stores.postgres.shared_database import SharedDatabase
 
 
 def check(data: Path, database_url: str | None) -> list[Check]:
@@ -47,10 +44,11 @@ def _documents(data: Path) -> Check:
 
 def _shared_documents(url: str) -> Check:
     try:
-        database = open_shared(url, read_settings(database_url=url))
+        database = open_shared(read_settings(database_url=url))
         database.open(migrate=False)
         with closing(database):
-            return _counted(*build_library(Path(), database).count())
+            library = PostgresLibrary(database)
+            return _counted(*library.count()) if library.exists() else Check("documents", "ok", "none indexed")
     except StoreError as error:
         return Check("documents", "bad", str(error))
 
@@ -59,11 +57,12 @@ def _counted(documents: int, passages: int) -> Check:
     return Check("documents", "ok", f"{documents:,} in {passages:,} passages")
 
 
-def move(data: Path, database: "SharedDatabase") -> int:
+def move(data: Path, database: BlockingDatabase) -> int:
     """Copy the uploaded documents of a data folder, and return their number."""
     if not (data / LIBRARY_FILE).exists():
         return 0
     target, count = PostgresLibrary(database), 0
+    target.open()
     with closing(SqliteLibrary(data / LIBRARY_FILE)) as library:
         library.open()
         for record in library.all_uploads():

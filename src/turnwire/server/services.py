@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.documents import DocumentSource
-from turnwire.core.contracts.stores import Store
+from turnwire.core.contracts.stores import BlockingDatabase, Store
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.people.fairness import FairSlots
 from turnwire.core.run.runner import TurnRunner
@@ -22,7 +22,6 @@ from turnwire.settings import Settings
 if TYPE_CHECKING:
     # These are extras.
     from turnwire.server.push import PushNotifier
-    from turnwire.stores.postgres.shared_database import SharedDatabase
 
 T = TypeVar("T")
 WireFactory = Callable[[Mapping[str, str]], Wire]
@@ -84,7 +83,7 @@ class Services(Struct, frozen=True, kw_only=True):
     lifecycle: Lifecycle
     folder: Path
     """Where plugins keep files: the data folder, or one that is removed with a store in memory."""
-    shared: "SharedDatabase | None" = None
+    shared: BlockingDatabase | None = None
     """The store's database for code that blocks, if other processes use it too."""
     channels: ChannelGateway | None = None
     requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))

@@ -6,13 +6,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.core.contracts.stores import Accepted, Admission, NewTurn, SqlConnection
-from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
+from turnwire.core.errors import (
+    EventsGoneError,
+    IdempotencyConflictError,
+    SessionExistsError,
+    SessionNotFoundError,
+    TurnNotFoundError,
+)
 from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.blobs import add_blobs, use_blobs
 from turnwire.stores.database import Database
 from turnwire.stores.lines import to_entry_lines
 from turnwire.stores.rows import RECORD, TURN, comparable, folded, options_columns, record_from
-from turnwire.stores.rules import check_admission, check_fork
+from turnwire.stores.rules import check_admission
 from turnwire.stores.sessions import find_session, insert_session
 
 TURN_COLUMNS = (
@@ -75,7 +81,11 @@ async def accept_turn(
         record = replace(record, parent_turn_id=last)
     if new.forked_from is not None:
         query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
-        check_fork(new.forked_from, await connection.fetchval(query, new.forked_from))
+        first_kept = await connection.fetchval(query, new.forked_from)
+        if first_kept is None:
+            raise TurnNotFoundError(new.forked_from)
+        if first_kept > 1:
+            raise EventsGoneError(new.forked_from, 0, first_kept)
     number = await insert(connection, new, record)
     await add_blobs(connection, record.session_id, new.blobs, admission.max_file_bytes)
     await use_blobs(connection, record.session_id, record.id, new.digests)

@@ -46,18 +46,15 @@ class StoredBlobs(StorePart):
         await self._database.write(put, lock=principal, adds=True)
 
     async def read_blob(self, session_id: str, digest: str) -> Blob | None:
-        return await self._database.read(lambda connection: find_blob(connection, session_id, digest))
+        query = "SELECT digest, media_type, body, name FROM turnwire.blob WHERE session_id = $1 AND digest = $2"
+        values = (comparable(session_id), comparable(digest))
+        row = await self._database.read(lambda connection: connection.fetchrow(query, *values))
+        return Blob(digest=row[0], media_type=row[1], body=row[2], name=row[3]) if row else None
 
     async def list_blobs(self, session_id: str) -> list[AttachedFile]:
         query = "SELECT media_type, name, size, digest FROM turnwire.blob WHERE session_id = $1 ORDER BY number"
         rows = await self._database.read(lambda connection: connection.fetch(query, comparable(session_id)))
         return [AttachedFile(media_type=row[0], name=row[1], size=row[2], digest=row[3]) for row in rows]
-
-
-async def find_blob(connection: SqlConnection, session_id: str, digest: str) -> Blob | None:
-    query = "SELECT digest, media_type, body, name FROM turnwire.blob WHERE session_id = $1 AND digest = $2"
-    row = await connection.fetchrow(query, comparable(session_id), comparable(digest))
-    return Blob(digest=row[0], media_type=row[1], body=row[2], name=row[3]) if row else None
 
 
 async def add_blobs(connection: SqlConnection, session_id: str, blobs: Sequence[Blob], max_bytes: int) -> None:

@@ -1,11 +1,10 @@
 """The memory store, for tests and throw-away demos: the SQLite store on a database in memory."""
 
-import time
-from collections.abc import Callable
+from typing import Self, Unpack
 
+from turnwire.core.contracts.stores import StoreOptions
+from turnwire.settings import Settings
 from turnwire.sqlite_threads import InlineSqlite
-from turnwire.stores.rules import Leases
-from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.schema import open_memory
 from turnwire.stores.sqlite.store import SqliteEngine
 
@@ -22,33 +21,17 @@ class MemoryStore(SqliteEngine):
     as a restarted process would.
     """
 
-    def __init__(
-        self,
-        lost: "MemoryStore | None" = None,
-        *,
-        lease: float = 10,
-        clock: Callable[[], float] = time.monotonic,
-        keeps_outbox: bool = False,
-        notes_waits: bool = False,
-        seal_key: bytes | None = None,
-        commit_interval: float = _COMMIT_INTERVAL,
-    ) -> None:
+    def __init__(self, lost: "MemoryStore | None" = None, **options: Unpack[StoreOptions]) -> None:
         self.connection = lost.connection if lost else open_memory()
         inline = InlineSqlite(self.connection)
-        super().__init__(
-            inline,
-            inline,
-            inline,
-            None,
-            LiveTurns(Leases(lease, clock), keeps_logs=True),
-            keeps_outbox=keeps_outbox,
-            notes_waits=notes_waits,
-            interval=commit_interval,
-        )
-        self.seal_key = seal_key
+        super().__init__(inline, inline, inline, interval=_COMMIT_INTERVAL, keeps_logs=True, **options)
         self.max_whole_logs = _MAX_WHOLE_LOGS
         if lost:
             self._turns.adopt(lost._turns)
+
+    @classmethod
+    def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
+        return cls(**options)
 
     async def open(self) -> None:
         """Do nothing: the store is open."""

@@ -1,5 +1,7 @@
 """API keys, annotations and the outbox, in both databases."""
 
+from msgspec.structs import asdict, astuple
+
 from turnwire.core.contracts.stores import KEYS, Annotation, ApiKey, Notice, SqlConnection
 from turnwire.core.errors import KeyNotFoundError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.log.turns import TurnRecord
@@ -23,7 +25,7 @@ class StoredKeys(StorePart):
         return [key_from(row) for row in await self._database.read(lambda connection: connection.fetch(query))]
 
     async def add_key(self, key: ApiKey) -> None:
-        values = {name: getattr(key, name) for name in ApiKey.__struct_fields__} | {"scopes": " ".join(key.scopes)}
+        values = asdict(key) | {"scopes": " ".join(key.scopes)}
         query = f"{_insert('api_key', _KEY)} ON CONFLICT DO NOTHING"
         await self._database.write(lambda connection, _: connection.execute(query, *values.values()))
         self._database.changed(KEYS)
@@ -50,7 +52,9 @@ class StoredAnnotations(StorePart):
                 query = f"SELECT EXISTS (SELECT 1 FROM turnwire.{table} WHERE id = $1 AND principal = $2)"
                 if subject and not await connection.fetchval(query, comparable(subject), annotation.principal):
                     raise error(subject)
-            await insert_annotation(connection, annotation, replaces=True)
+            replaced = ", ".join(f"{name} = excluded.{name}" for name in Annotation.__struct_fields__)
+            query = f"{_insert('annotation', _ANNOTATION)} ON CONFLICT (kind, key) DO UPDATE SET {replaced}"
+            await connection.execute(query, *astuple(annotation))
 
         await self._database.write(write, lock=annotation.principal, adds=True)
 
@@ -89,14 +93,6 @@ class StoredAnnotations(StorePart):
         return len(await self._database.write(lambda connection, _: connection.fetch(query, *values)))
 
 
-async def insert_annotation(connection: SqlConnection, annotation: Annotation, *, replaces: bool) -> None:
-    """Insert an annotation; one of the same kind and key is replaced, or kept."""
-    replaced = ", ".join(f"{name} = excluded.{name}" for name in Annotation.__struct_fields__)
-    action = f"DO UPDATE SET {replaced}" if replaces else "DO NOTHING"
-    query = f"{_insert('annotation', _ANNOTATION)} ON CONFLICT (kind, key) {action}"
-    await connection.execute(query, *[getattr(annotation, name) for name in Annotation.__struct_fields__])
-
-
 class StoredNotices(StorePart):
     """The `Outbox` of both databases."""
 
@@ -124,11 +120,9 @@ class StoredNotices(StorePart):
             for record, attempts in await self._database.write(take)
         ]
 
-    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
-        query = """UPDATE turnwire.outbox SET due_at = $2, attempts = attempts + 1
-            WHERE turn_id = $1 AND due_at = coalesce($3, due_at)"""
-        await self._database.write(lambda connection, _: connection.execute(query, turn_id, due_at, taken_until))
-
-    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
-        query = "DELETE FROM turnwire.outbox WHERE turn_id = $1 AND due_at = coalesce($2, due_at)"
-        await self._database.write(lambda connection, _: connection.execute(query, turn_id, taken_until))
+    async def reschedule(self, notice: Notice, due_at: int | None) -> None:
+        change, values = "DELETE FROM turnwire.outbox", [notice.record.id, notice.taken_until]
+        if due_at is not None:
+            change, values = "UPDATE turnwire.outbox SET due_at = $3, attempts = attempts + 1", [*values, due_at]
+        query = f"{change} WHERE turn_id = $1 AND due_at = $2"
+        await self._database.write(lambda connection, _: connection.execute(query, *values))

@@ -26,11 +26,8 @@ from turnwire.core.errors import (
     SessionBusyError,
     TooManyTurnsError,
     TurnEndedError,
-    TurnNotFoundError,
-    TurnTakenError,
 )
 from turnwire.core.log.codec import LoggedEvent, now_ms
-from turnwire.core.log.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.stores")
 
@@ -86,20 +83,6 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
     budget = admission.budget
     if budget is not None and budget.left <= 0:
         raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
-
-
-def check_fork(turn_id: str, first_kept: int | None) -> None:
-    """Check the turn that a fork copies. Raises TurnNotFoundError, EventsGoneError."""
-    if first_kept is None:
-        raise TurnNotFoundError(turn_id)
-    if first_kept > 1:
-        raise EventsGoneError(turn_id, 0, first_kept)
-
-
-def check_claim(record: TurnRecord, worker: str, leases: "Leases") -> None:
-    """Raise TurnTakenError if another live worker runs the turn."""
-    if record.phase == "running" and record.worker != worker and leases.holds(record.worker):
-        raise TurnTakenError(record.id)
 
 
 def without_attachments(options: dict[str, Any]) -> dict[str, Any]:

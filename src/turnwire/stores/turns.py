@@ -69,11 +69,13 @@ class StoredTurns(StorePart):
         return turns if where.after is not None else turns[::-1]
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        record = await self._database.read(lambda connection: find_next_turn(connection, session_id, after_turn_id))
-        return None if record is None else self._database.current(record)
+        values = (comparable(session_id), after_turn_id)
+        row = await self._database.read(lambda connection: connection.fetchrow(_NEXT, *values))
+        return None if row is None else self._database.current(record_from(row))
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
-        return await self._database.read(lambda connection: read_history(connection, turn_id, limit))
+        rows = await self._database.read(lambda connection: connection.fetch(_HISTORY, turn_id, limit))
+        return [state for row in rows if (state := state_from(row[0]))]
 
     async def turn_state(self, turn_id: str) -> TurnState | None:
         query = "SELECT state FROM turnwire.turn WHERE id = $1"
@@ -87,10 +89,25 @@ class StoredTurns(StorePart):
         return await self._database.read(lambda connection: connection.fetchval(query, principal, day)) or 0
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
-        return await self._database.read(lambda connection: read_journal(connection, turn_id))
+        rows = await self._database.read(lambda connection: connection.fetch(_JOURNAL, turn_id))
+        if not rows:
+            raise TurnNotFoundError(turn_id)
+        sealed = rows[0][0]
+        lines = unseal(sealed) if sealed else [row[1] for row in rows if row[1] is not None]
+        return from_entry_lines(b"\n".join(lines))
 
     async def seal(self, turn_id: str) -> Seal | None:
-        return await self._database.read(lambda connection: read_seal(connection, turn_id))
+        row = await self._database.read(lambda connection: connection.fetchrow(_SEAL, comparable(turn_id)))
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return decode_seal(row[0])
+
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        query = f"SELECT {RECORD} FROM {TURN} WHERE t.id > $1 AND t.outcome IS NOT NULL ORDER BY t.id LIMIT $2"
+        values = (comparable(after_turn_id), limit)
+        return [
+            record_from(row) for row in await self._database.read(lambda connection: connection.fetch(query, *values))
+        ]
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
         async def delete(connection: SqlConnection, is_retry: bool) -> TurnRecord | None:
@@ -113,36 +130,3 @@ class StoredTurns(StorePart):
 
     def _forget_turn(self, record: TurnRecord) -> None:
         """Drop what this process keeps of a turn that was erased."""
-
-
-async def find_next_turn(connection: SqlConnection, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-    row = await connection.fetchrow(_NEXT, comparable(session_id), after_turn_id)
-    return record_from(row) if row else None
-
-
-async def read_history(connection: SqlConnection, turn_id: str, limit: int) -> list[TurnState]:
-    return [state for row in await connection.fetch(_HISTORY, turn_id, limit) if (state := state_from(row[0]))]
-
-
-async def read_journal(connection: SqlConnection, turn_id: str) -> list[JournalEntry]:
-    """Return the journal of any turn, sealed or not. Raises TurnNotFoundError."""
-    rows = await connection.fetch(_JOURNAL, turn_id)
-    if not rows:
-        raise TurnNotFoundError(turn_id)
-    sealed = rows[0][0]
-    lines = unseal(sealed) if sealed else [row[1] for row in rows if row[1] is not None]
-    return from_entry_lines(b"\n".join(lines))
-
-
-async def read_seal(connection: SqlConnection, turn_id: str) -> Seal | None:
-    """Return the seal of a turn. Raises TurnNotFoundError."""
-    row = await connection.fetchrow(_SEAL, comparable(turn_id))
-    if row is None:
-        raise TurnNotFoundError(turn_id)
-    return decode_seal(row[0])
-
-
-async def read_ended(connection: SqlConnection, after_turn_id: str, limit: int) -> list[TurnRecord]:
-    """Return ended turns of all principals, by ascending ids."""
-    query = f"SELECT {RECORD} FROM {TURN} WHERE t.id > $1 AND t.outcome IS NOT NULL ORDER BY t.id LIMIT $2"
-    return [record_from(row) for row in await connection.fetch(query, comparable(after_turn_id), limit)]

@@ -22,7 +22,8 @@ class Processes(PostgresBackend):
         """Return one value, fetched over another connection while this event loop is blocked."""
 
         async def fetch(store: Any) -> Any:
-            return await store.connections.fetchval(query, *values)
+            rows = await store.connections.fetch(query, *values)
+            return rows[0][0] if rows else None
 
         return self.call_now(PostgresStore(self.url), fetch)
 

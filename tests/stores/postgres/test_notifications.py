@@ -29,7 +29,7 @@ from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import TokenEvent
 from turnwire.core.log.follow import Follower
 from turnwire.stores.postgres import PostgresStore, notifications
-from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.connections import ConnectionPool
 from turnwire.stores.postgres.notifications import payloads
 
 NEVER = 1_000.0
@@ -141,7 +141,7 @@ async def caught_up(reader: Reader, count: int) -> None:
         await asyncio.wait([reading])
 
 
-def count_calls(pool: Connections, calls: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def count_calls(pool: ConnectionPool, calls: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     run = pool.run
 
     async def run_counted(call: Any, *rest: Any, **options: Any) -> Any:

@@ -22,7 +22,7 @@ def test_shared_secret_needs_the_database_and_its_password() -> None:
             secrets.append(database.secret("login"))
             assert secrets[-1] != database.secret("other")
             (stored,) = database.transaction(
-                lambda connection: connection.execute("SELECT value FROM secret WHERE name = 'login'").fetchone()
+                lambda connection: connection.execute("SELECT value FROM secret WHERE name = 'login'")[0]
             )
             assert stored not in secrets
     assert secrets[0] == secrets[1] != secrets[2]

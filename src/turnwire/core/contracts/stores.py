@@ -4,7 +4,7 @@ A store that cannot keep a promise made here needs a smaller interface, not an e
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from msgspec import Struct
 
@@ -353,6 +353,10 @@ class LogStore(LogReader, Protocol):
         """
         ...
 
+    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
+        """Return ended turns of all principals, by ascending ids."""
+        ...
+
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
 
@@ -591,16 +595,28 @@ class Outbox(Protocol):
         """Return the due notices and hide them from every process until `until`."""
         ...
 
-    async def put_off(self, turn_id: str, due_at: int, taken_until: int | None = None) -> None:
-        """Count a failed attempt, and make the notice due again at `due_at`.
+    async def reschedule(self, notice: Notice, due_at: int | None) -> None:
+        """Count a failed attempt, and make the notice due again; with None, remove it: it was delivered or given up.
 
-        With the `taken_until` of the notice, a newer notice of the turn stays as it is.
+        A newer notice of the turn stays as it is.
         """
         ...
 
-    async def dismiss(self, turn_id: str, taken_until: int | None = None) -> None:
-        """Remove a notice that was delivered or given up; with its `taken_until`, not a newer one of the turn."""
-        ...
+
+class StoreOptions(TypedDict, total=False):
+    """The options that every store takes when it is made.
+
+    A worker that does not renew its lease for `lease` seconds has lost its turns; `clock` is for tests. An outbox has
+    the turns that have ended and, if it `notes_waits`, those that wait. `seal_key` signs the seals of logs.
+    `commit_interval` is the shortest time in seconds between two commits of a busy store.
+    """
+
+    lease: float
+    clock: Callable[[], float]
+    keeps_outbox: bool
+    notes_waits: bool
+    seal_key: bytes | None
+    commit_interval: float
 
 
 class SqlConnection(Protocol):
@@ -660,6 +676,42 @@ class TableStore(Protocol):
 
     def leases(self, seconds: float) -> NamedLeases | None:
         """Return the named leases of this process, or None if no other process uses the store."""
+        ...
+
+
+class BlockingConnection(Protocol):
+    """A connection inside a transaction, for a thread that is not the event loop's. `?` stands for a value."""
+
+    def execute(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """Run a statement, and return its rows: tuples."""
+        ...
+
+
+class BlockingDatabase(Protocol):
+    """The database of a shared store, for code that blocks. All methods may be called from any thread."""
+
+    @property
+    def location(self) -> str: ...
+
+    def open(self, *, migrate: bool = True) -> None:
+        """Connect, and bring the tables up to date; with `migrate=False` only check them. Safe to call again.
+
+        Raises StoreUnusableError.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+    def transaction(self, work: Callable[[Any], T]) -> T:
+        """Return the result of `work(connection)`: all that it writes is committed, or nothing if it raises.
+
+        It gets a `BlockingConnection`, and is called again if the connection is lost, so it must be safe to repeat.
+        Raises StoreError, and what `work` raises.
+        """
+        ...
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of this name, the same for all processes that connect with the same password."""
         ...
 
 

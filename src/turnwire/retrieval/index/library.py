@@ -7,7 +7,7 @@ import hashlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -135,16 +135,10 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class QueryResult(Protocol):
-    def __iter__(self) -> Iterator[Any]: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-
-
 class IndexConnection(Protocol):
     """A connection inside a transaction. `?` stands for a value."""
 
-    def execute(self, query: str, values: Sequence[Any] = ..., /) -> QueryResult: ...
+    def execute(self, query: str, values: Sequence[Any] = ..., /) -> Iterable[Any]: ...
 
 
 class DocumentLibrary(ABC):
@@ -214,7 +208,7 @@ class DocumentLibrary(ABC):
         def write(database: IndexConnection) -> None:
             for document in new:
                 record = document.record
-                row = database.execute("SELECT digest FROM document WHERE id = ?", (record.id,)).fetchone()
+                row = next(iter(database.execute("SELECT digest FROM document WHERE id = ?", (record.id,))), None)
                 # One that another process has indexed meanwhile stays, because its vectors would be lost.
                 if row is None or row[0] != record.digest:
                     database.execute("DELETE FROM document WHERE id = ?", (record.id,))
@@ -326,7 +320,7 @@ class DocumentLibrary(ABC):
 
         def write(database: IndexConnection) -> int:
             database.execute("DELETE FROM document_root WHERE path = ?", (path,))
-            return len(database.execute("DELETE FROM document WHERE root = ? RETURNING id", (path,)).fetchall())
+            return len([*database.execute("DELETE FROM document WHERE root = ? RETURNING id", (path,))])
 
         return self._write(write)
 

@@ -4,9 +4,10 @@ Words are stemmed by PostgreSQL's dictionary and found by its index. Passages ar
 from the statistics of those that the reader may read.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from turnwire.core.contracts.stores import BlockingConnection, BlockingDatabase
 from turnwire.core.log.codec import clean_text
 from turnwire.retrieval.index.bm25 import K1, MIN_RARITY, B
 from turnwire.retrieval.index.library import (
@@ -17,15 +18,11 @@ from turnwire.retrieval.index.library import (
     IndexConnection,
     NewDocument,
     Passage,
-    QueryResult,
     T,
     passage_from,
     term_weights,
 )
 from turnwire.retrieval.index.terms import content_terms, plain_words
-
-if TYPE_CHECKING:
-    from turnwire.stores.postgres.shared_database import SharedDatabase
 
 # An advisory lock: of several processes that read the same folder, one writes at a time.
 _LOCK = 0x7475726E_00000003
@@ -54,13 +51,71 @@ _SEARCH = f"""
 """
 
 
+_TABLES = """
+    -- Words are split and stemmed by a configuration of its own, which knows no stop words.
+    CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
+    CREATE TEXT SEARCH CONFIGURATION turnwire.words (PARSER = default);
+    ALTER TEXT SEARCH CONFIGURATION turnwire.words
+        ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH turnwire.stems;
+
+    CREATE TABLE turnwire.index_version (version bigint NOT NULL);
+    INSERT INTO turnwire.index_version VALUES (0);
+    CREATE TABLE turnwire.document_root (
+        path text COLLATE "C" PRIMARY KEY,
+        is_own boolean NOT NULL          -- Turnwire's own documentation: it leaves when there is anything else
+    );
+    CREATE TABLE turnwire.document (
+        id text COLLATE "C" PRIMARY KEY,
+        root text COLLATE "C",           -- null for what was uploaded
+        name text COLLATE "C" NOT NULL,  -- the path below the root, or the name it was uploaded with
+        folded_name text NOT NULL,
+        folded_title text NOT NULL,
+        owner text COLLATE "C",          -- null for what everyone may read
+        title text NOT NULL,
+        format text NOT NULL,
+        digest text NOT NULL,
+        bytes bigint NOT NULL,
+        characters bigint NOT NULL,
+        pages integer,
+        passages integer NOT NULL,
+        length bigint NOT NULL,          -- the number of words in all passages
+        indexed_at bigint NOT NULL
+    );
+    CREATE INDEX document_by_root ON turnwire.document (root);
+    CREATE INDEX document_by_owner ON turnwire.document (owner);
+    CREATE TABLE turnwire.passage (
+        id bigserial PRIMARY KEY,        -- never given twice: who holds an old id must not find another text
+        document_id text COLLATE "C" NOT NULL REFERENCES turnwire.document ON DELETE CASCADE,
+        ordinal integer NOT NULL,
+        heading text NOT NULL,
+        text text NOT NULL,              -- up to the next passage: all of them joined are the document
+        char_start integer NOT NULL,
+        char_end integer NOT NULL,
+        line_start integer NOT NULL,
+        line_end integer NOT NULL,
+        page integer,
+        length integer NOT NULL,         -- the number of words
+        words tsvector NOT NULL,
+        UNIQUE (document_id, ordinal)
+    );
+    CREATE INDEX passage_by_word ON turnwire.passage USING gin (words);
+    CREATE TABLE turnwire.passage_vector (
+        passage_id bigint NOT NULL REFERENCES turnwire.passage ON DELETE CASCADE,
+        embedder text COLLATE "C" NOT NULL,
+        vector bytea NOT NULL,           -- float32, of length one
+        PRIMARY KEY (passage_id, embedder)
+    );
+    ALTER TABLE turnwire.passage_vector ALTER COLUMN vector SET STORAGE EXTERNAL;
+"""
+
+
 class _CleanConnection:
     """A connection that leaves out of texts what PostgreSQL refuses: NUL and lone surrogates."""
 
-    def __init__(self, connection: IndexConnection) -> None:
+    def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
 
-    def execute(self, query: str, values: Sequence[Any] = (), /) -> QueryResult:
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Iterable[Any]:
         cleaned = [clean_text(value) if isinstance(value, str) else value for value in values]
         return self._connection.execute(query, cleaned)
 
@@ -72,7 +127,7 @@ class PostgresLibrary(DocumentLibrary):
     in_list = "= ANY(?::bigint[])"
     position = "strpos"
 
-    def __init__(self, database: "SharedDatabase") -> None:
+    def __init__(self, database: BlockingDatabase) -> None:
         self._database = database
         self._stems: dict[str, str] = {}
 
@@ -82,15 +137,20 @@ class PostgresLibrary(DocumentLibrary):
 
     def open(self) -> None:
         self._database.open()
+        self._database.transaction(_create_tables)
+
+    def exists(self) -> bool:
+        """Return True if a process has opened the library before."""
+        return self._database.transaction(_has_tables)
 
     def close(self) -> None:
         self._stems.clear()
 
     def _read(self, query: str, *values: object) -> list[Any]:
-        return self._database.transaction(lambda database: _CleanConnection(database).execute(query, values).fetchall())
+        return self._database.transaction(lambda database: [*_CleanConnection(database).execute(query, values)])
 
     def _write(self, work: Callable[[IndexConnection], T]) -> T:
-        def write(database: IndexConnection) -> T:
+        def write(database: BlockingConnection) -> T:
             database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
             database.execute("UPDATE index_version SET version = version + 1")
             return work(_CleanConnection(database))
@@ -139,19 +199,19 @@ class PostgresLibrary(DocumentLibrary):
         if not words:
             return []
 
-        def read(database: IndexConnection) -> list[Any]:
+        def read(database: BlockingConnection) -> list[Any]:
             stems = sorted(set(self._stemmed(database, words).values()))
             values = (owner, " | ".join(map(_quoted, stems)), owner, stems, limit)
-            return database.execute(_SEARCH, values).fetchall()
+            return database.execute(_SEARCH, values)
 
         return [passage_from(row, score) for *row, score in self._database.transaction(read)]
 
     def weights(self, terms: Sequence[str], *, owner: str | None = None) -> dict[str, float]:
         words = {term: [word[:_MAX_WORD] for word in plain_words(term)] for term in terms}
 
-        def read(database: IndexConnection) -> dict[str, float]:
+        def read(database: BlockingConnection) -> dict[str, float]:
             query = f"SELECT coalesce(sum(passages), 0)::bigint FROM document d WHERE {VISIBLE}"
-            (total,) = database.execute(query, (owner,)).fetchone()
+            ((total,),) = database.execute(query, (owner,))
             stems = self._stemmed(database, {word for each in words.values() for word in each})
             counts: dict[str, int] = dict.fromkeys(terms, 0)
             query = (
@@ -161,7 +221,7 @@ class PostgresLibrary(DocumentLibrary):
             for term, each in words.items():
                 if each:
                     phrase = " <-> ".join(_quoted(stems[word]) for word in each)
-                    (counts[term],) = database.execute(query, (phrase, owner)).fetchone()
+                    ((counts[term],),) = database.execute(query, (phrase, owner))
             return term_weights(total, counts)
 
         return self._database.transaction(read)
@@ -184,3 +244,14 @@ def _vector_text(lexemes: Sequence[str]) -> str:
     for position, lexeme in enumerate(lexemes, start=1):
         positions.setdefault(lexeme, []).append(str(min(position, _MAX_POSITION)))
     return " ".join(f"{_quoted(lexeme)}:{','.join(where)}" for lexeme, where in positions.items())
+
+
+def _create_tables(database: BlockingConnection) -> None:
+    database.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    if not _has_tables(database):
+        for statement in _TABLES.split(";")[:-1]:
+            database.execute(statement)
+
+
+def _has_tables(database: BlockingConnection) -> bool:
+    return database.execute("SELECT to_regclass('turnwire.passage_vector') IS NOT NULL")[0][0]

@@ -114,9 +114,9 @@ class SqliteLibrary(DocumentLibrary):
 
     def _insert(self, database: IndexConnection, document: NewDocument) -> None:
         self._insert_record(database, document.record)
-        sequence = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'passage'").fetchone()
+        last_id = next(iter(database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'passage'")), (0,))[0]
         for ordinal, chunk in enumerate(document.chunks):
-            passage_id = (sequence[0] if sequence else 0) + 1 + ordinal
+            passage_id = last_id + 1 + ordinal
             values = (
                 *(passage_id, document.record.id, ordinal, HEADING_MARK.join(chunk.headings), chunk.text),
                 *(chunk.start, chunk.end, chunk.line_start, chunk.line_end, chunk.page),

@@ -13,8 +13,7 @@ from turnwire.core.people.budget import day_of
 from turnwire.stores.admission import TURN_COLUMNS, Acceptance, accept_turn, turn_values
 from turnwire.stores.lines import to_lines
 from turnwire.stores.postgres.connections import DatabaseConnection, NoPartition
-from turnwire.stores.postgres.database import hold_lock
-from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.database import PostgresParts, hold_lock
 from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.rows import folded
 

@@ -11,7 +11,7 @@ from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaiti
 from turnwire.core.ids import new_id
 from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.postgres.connections import DatabaseConnection
-from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.database import PostgresParts
 from turnwire.stores.postgres.rows import NOW
 from turnwire.stores.rows import RECORD, record_from
 

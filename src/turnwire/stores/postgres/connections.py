@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from turnwire.core.backoff import Backoff
+from turnwire.core.contracts.stores import SqlConnection
 from turnwire.core.errors import StoreAwayError, StoreError, StoreFullError, StoreUnusableError, TurnwireError
 
 T = TypeVar("T")
@@ -94,12 +95,9 @@ def unusable(location: str, error: BaseException) -> StoreUnusableError:
     return StoreUnusableError(location, why)
 
 
-class DatabaseConnection(Protocol):
+class DatabaseConnection(SqlConnection, Protocol):
     """The methods of the driver's connections that are used; it has no types. A row is a tuple and a mapping."""
 
-    async def fetch(self, query: str, *values: object) -> list[Row]: ...
-    async def fetchrow(self, query: str, *values: object) -> Row | None: ...
-    async def fetchval(self, query: str, *values: object) -> Any: ...
     async def execute(self, query: str, *values: object, timeout: float | None = None) -> str: ...
     async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
     async def close(self, *, timeout: float) -> None: ...
@@ -109,7 +107,7 @@ class DatabaseConnection(Protocol):
     def terminate(self) -> None: ...
 
 
-class Connections:
+class ConnectionPool:
     """A pool of at most `size` connections, with retries.
 
     `behind_pooler` is for a pooler that gives every transaction another connection, such as PgBouncer. `settings` are
@@ -168,12 +166,6 @@ class Connections:
 
     async def fetch(self, query: str, *values: object) -> list[Row]:
         return await self.run(lambda connection, _: connection.fetch(query, *values))
-
-    async def fetchrow(self, query: str, *values: object) -> Row | None:
-        return await self.run(lambda connection, _: connection.fetchrow(query, *values))
-
-    async def fetchval(self, query: str, *values: object) -> Any:
-        return await self.run(lambda connection, _: connection.fetchval(query, *values))
 
     async def execute(self, query: str, *values: object) -> None:
         await self.run(lambda connection, _: connection.execute(query, *values))

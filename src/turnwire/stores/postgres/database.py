@@ -1,14 +1,33 @@
 """The shared parts of a store on PostgreSQL: calls over the pool, repeated after a lost connection."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
+from weakref import WeakValueDictionary
 
-from turnwire.core.contracts.stores import SqlConnection
+from turnwire.core.contracts.stores import SqlConnection, StoreOptions
+from turnwire.core.errors import StoreUnusableError
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection
+from turnwire.settings import Settings
+from turnwire.stores.database import StorePart
+from turnwire.stores.lines import SealedLogs
+from turnwire.stores.postgres.connections import PLANNED_ONCE, ConnectionPool, DatabaseConnection
 from turnwire.stores.postgres.notifications import CommitNotifier
+from turnwire.stores.postgres.writer import PostgresWriter
 
 T = TypeVar("T")
+# Between two commits of a busy store, so that a group has the events of many turns. 0 costs half as much CPU again.
+_COMMIT_INTERVAL = 0.005
+# For everything but writing and following, whose cost does not grow with the turns. Twenty connections of a process in
+# all leave room for several processes below the 100 that PostgreSQL allows by default.
+_CONNECTIONS = 8
+
+
+def database_url(settings: Settings) -> str:
+    """Return the URL of the settings. Raises StoreUnusableError."""
+    if settings.database_url is None:
+        raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
+    return settings.database_url.get_secret_value()
 
 
 async def hold_lock(connection: DatabaseConnection, name: str) -> None:
@@ -21,7 +40,7 @@ class PostgresDatabase:
 
     position_in = "strpos"
 
-    def __init__(self, connections: Connections, notifier: CommitNotifier) -> None:
+    def __init__(self, connections: ConnectionPool, notifier: CommitNotifier) -> None:
         self._connections = connections
         self._notifier = notifier
 
@@ -61,3 +80,37 @@ class PostgresDatabase:
 
     def changed(self, key: str) -> None:
         self._notifier.changed(key)
+
+
+class PostgresParts(StorePart):
+    """The base of the parts of the store: connections, the writer, and the watchers of this process.
+
+    `hints` is False behind a pooler that gives every transaction another connection: then commits of other processes
+    are found by polling, a little later. Leases use the server's clock, unless a test passes another.
+    """
+
+    def __init__(
+        self, url: str, *, connections: int = _CONNECTIONS, hints: bool = True, **options: Unpack[StoreOptions]
+    ) -> None:
+        self.connections = ConnectionPool(url, connections, behind_pooler=not hints)
+        self._following = ConnectionPool(url, 1, behind_pooler=not hints, settings=PLANNED_ONCE)
+        # A pool of its own, so that other calls do not delay renewals of leases.
+        self._leasing = ConnectionPool(url, 1, behind_pooler=not hints)
+        self._lease_ms = int(options.get("lease", 10) * 1000)
+        self._clock = options.get("clock")
+        self._seal_key = options.get("seal_key")
+        self._sealed_logs = SealedLogs()
+        self._attend_locks = WeakValueDictionary[str, asyncio.Lock]()
+        self._notifier = CommitNotifier(self._following, with_hints=hints)
+        self._writer = PostgresWriter(
+            self.connections,
+            self._notifier,
+            keeps_outbox=options.get("keeps_outbox", False),
+            notes_waits=options.get("notes_waits", False),
+            interval=options.get("commit_interval", _COMMIT_INTERVAL),
+        )
+        self._database = PostgresDatabase(self.connections, self._notifier)
+
+    def _now(self) -> int | None:
+        """Return the time of a test's clock, or None for the server's."""
+        return None if self._clock is None else int(self._clock() * 1000)

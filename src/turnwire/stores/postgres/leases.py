@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from turnwire.core.contracts.stores import SqlConnection
 from turnwire.core.errors import ShuttingDownError
 from turnwire.core.ids import new_id
-from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.connections import ConnectionPool
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _CLAIM = f"""
@@ -29,7 +29,7 @@ _CHECK = "SELECT 1 FROM turnwire.lease WHERE name = $1 AND epoch = $2 FOR SHARE"
 class PostgresLeases:
     """The `NamedLeases` of this process."""
 
-    def __init__(self, connections: Connections, seconds: float) -> None:
+    def __init__(self, connections: ConnectionPool, seconds: float) -> None:
         self.seconds = seconds
         self.epochs: dict[str, int] = {}
         self._connections = connections

@@ -13,7 +13,7 @@ from turnwire.core.people.budget import day_of
 from turnwire.stores.blobs import expire_blobs
 from turnwire.stores.lines import encode_seal, seal, unseal, without_marks
 from turnwire.stores.postgres.connections import DatabaseConnection
-from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.database import PostgresParts
 from turnwire.stores.postgres.rows import NOW
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition
 

@@ -22,7 +22,7 @@ from typing import Any
 from turnwire.core.contracts.stores import RUNNABLE, Wake
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.stores.lines import from_lines, to_lines
-from turnwire.stores.postgres.connections import RETRY, Connections, DatabaseConnection, is_transient, reason
+from turnwire.stores.postgres.connections import RETRY, ConnectionPool, DatabaseConnection, is_transient, reason
 from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.rules import Watchers
 
@@ -43,16 +43,16 @@ _REPEAT_SECONDS = 15.0
 _FORGET_SECONDS = 60.0
 _MAX_OWN_TURNS = 10_000
 
-# The keys whose mark has changed: a turn's last position, or the number of a session's last turn.
+# The keys that have changed: a turn's last position, or the number of a session's last turn, is not the one seen.
 _CHANGED = """
-    SELECT w.key, w.mark AS old_mark, now.mark, now.is_turn
-    FROM unnest($1::text[], $2::bigint[]) AS w (key, mark) LEFT JOIN LATERAL (
-        SELECT h.last_position AS mark, true AS is_turn FROM turnwire.head h WHERE h.id = w.key
+    SELECT w.key, w.seen AS old, now.newest, now.is_turn
+    FROM unnest($1::text[], $2::bigint[]) AS w (key, seen) LEFT JOIN LATERAL (
+        SELECT h.last_position AS newest, true AS is_turn FROM turnwire.head h WHERE h.id = w.key
         UNION ALL SELECT t.last_position, true FROM turnwire.turn t WHERE t.id = w.key AND t.ended_at IS NOT NULL
         UNION ALL SELECT (SELECT max(t.number) FROM turnwire.turn t WHERE t.session_id = s.id), false
             FROM turnwire.session s WHERE s.id = w.key
     ) now ON true
-    WHERE w.mark IS DISTINCT FROM now.mark
+    WHERE w.seen IS DISTINCT FROM now.newest
 """
 _NOTIFY = "SELECT pg_notify($1, line) FROM unnest($2::text[]) AS line"
 READ = f"""
@@ -85,7 +85,7 @@ class NotificationListener:
     """
 
     def __init__(
-        self, connections: Connections, received: Callable[[Sequence[str]], None], missed: Callable[[], None]
+        self, connections: ConnectionPool, received: Callable[[Sequence[str]], None], missed: Callable[[], None]
     ) -> None:
         self._connections = connections
         self._received = received
@@ -174,27 +174,27 @@ def payloads(hints: Iterable[str]) -> list[str]:
 
 
 class WatchedKey:
-    """A key with watchers. `mark` is the last position, or the last turn of a session, that all watchers know of.
+    """A key with watchers. `seen` is the last position, or the last turn of a session, that all watchers know of.
 
     It is None before any of them has read. `is_own` is True if this process wrote the last commit that it knows of.
     """
 
-    __slots__ = ("count", "is_own", "mark")
+    __slots__ = ("count", "is_own", "seen")
 
     def __init__(self) -> None:
         self.count = 0
         self.is_own = False
-        self.mark: int | None = None
+        self.seen: int | None = None
 
     def publish(self, events: Sequence[LoggedEvent]) -> None:
         """Note that the watchers are notified of these events."""
-        self.mark = events[-1].position
+        self.seen = events[-1].position
 
 
 class CommitNotifier:
     """The watchers of this process, and how far each key has been published to them."""
 
-    def __init__(self, connections: Connections, *, with_hints: bool) -> None:
+    def __init__(self, connections: ConnectionPool, *, with_hints: bool) -> None:
         self._connections = connections
         self._watchers = Watchers()
         self._watched: dict[str, WatchedKey] = {}
@@ -246,7 +246,7 @@ class CommitNotifier:
     def waits_at(self, turn_id: str, position: int) -> None:
         """Note that a reader has read up to this position, where the log ended, and may wait now."""
         if (watched := self._watched.get(turn_id)) is not None:
-            watched.mark = position if watched.mark is None else min(watched.mark, position)
+            watched.seen = position if watched.seen is None else min(watched.seen, position)
 
     def add_worker(self, worker: str) -> None:
         """Note that this key is a worker of this process: it is polled for commands."""
@@ -269,7 +269,7 @@ class CommitNotifier:
     def accepted(self, session_id: str, number: int) -> None:
         """Notify of a turn that this process has accepted."""
         if (watched := self._watched.get(session_id)) is not None:
-            watched.mark = number
+            watched.seen = number
         self.changed(session_id)
 
     def changed(self, key: str) -> None:
@@ -305,7 +305,7 @@ class CommitNotifier:
     def _take_events(self, key: str, watched: WatchedKey, text: str) -> bool:
         """Publish the events of a hint. Return False if they do not follow what is published, and must be read."""
         first, _, lines = text[1:].partition(":")
-        if watched.mark is None or int(first) != watched.mark + 1:
+        if watched.seen is None or int(first) != watched.seen + 1:
             return False
         events = from_lines(lines.replace(_SPACE, " ").encode("ascii").split(b"\n"), int(first))
         watched.publish(events)
@@ -368,20 +368,20 @@ class CommitNotifier:
         keys = [key for key in self._watched if key != RUNNABLE and key not in self._workers]
         if not keys:
             return
-        marks = [self._watched[key].mark for key in keys]
-        for key, old_mark, mark, is_turn in await self._connections.fetch(_CHANGED, keys, marks):
+        seen = [self._watched[key].seen for key in keys]
+        for key, old, newest, is_turn in await self._connections.fetch(_CHANGED, keys, seen):
             watched = self._watched.get(key)
-            if watched is None or watched.mark != old_mark:
+            if watched is None or watched.seen != old:
                 continue  # A notification has come meanwhile, and is newer than this result.
             self._interval = _POLL_SECONDS
             if is_turn and watched.is_own:
                 watched.is_own = False  # Another process writes it now.
                 self._send(f"?{key}")
-            if is_turn and mark is not None and old_mark is not None and mark > old_mark:
+            if is_turn and newest is not None and old is not None and newest > old:
                 self._dirty.add(key)
             else:
                 # Not read yet, deleted, or shorter than before: the reader finds out by reading.
-                watched.mark = mark
+                watched.seen = newest
                 self._watchers.notify(key, ())
 
     async def _poll_work(self, workers: list[str]) -> None:
@@ -395,25 +395,25 @@ class CommitNotifier:
     async def _read_dirty(self) -> None:
         """Read the new events of all dirty turns in one query, and hand them to the watchers."""
         dirty, self._dirty = [key for key in self._dirty if key in self._watched], set()
-        marks = {key: mark for key in dirty if (mark := self._watched[key].mark) is not None}
+        after = {key: seen for key in dirty if (seen := self._watched[key].seen) is not None}
         for key in dirty:
-            if key not in marks:
+            if key not in after:
                 self._watchers.notify(key, ())
-        if not marks:
+        if not after:
             return
         rows_by_key: dict[str, list[tuple[int, bytes]]] = {}
-        for key, first, _, body in await self._connections.fetch(READ, list(marks), list(marks.values())):
+        for key, first, _, body in await self._connections.fetch(READ, list(after), list(after.values())):
             rows_by_key.setdefault(key, []).append((first, body))
-        for key, after in marks.items():
+        for key, position in after.items():
             watched = self._watched.get(key)
-            if watched is None or watched.mark != after:
+            if watched is None or watched.seen != position:
                 continue
             rows = rows_by_key.get(key)
             if rows is None:
                 # Nothing new, or sealed already, or deleted.
                 self._watchers.notify(key, ())
                 continue
-            events = events_from(rows, after)
+            events = events_from(rows, position)
             watched.publish(events)
             self._watchers.notify(key, events)
             if len(rows) == _MAX_ROWS:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from turnwire.core.contracts.stores import AppendRequest, UnfinishedFilter, Wake, is_short
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.postgres.parts import PostgresParts
+from turnwire.stores.postgres.database import PostgresParts
 from turnwire.stores.postgres.rows import read_log
 from turnwire.stores.rows import RECORD, UNFINISHED, record_from
 from turnwire.stores.turns import StoredTurns

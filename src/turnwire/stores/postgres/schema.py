@@ -10,13 +10,14 @@ from turnwire.core.log.codec import now_ms
 from turnwire.core.people.budget import DAY_MS, day_of
 from turnwire.stores.postgres.connections import (
     RETRY,
-    Connections,
+    ConnectionPool,
     DatabaseConnection,
     LockNotAvailable,
     close_quietly,
     is_transient,
     unusable,
 )
+from turnwire.stores.schema import SHARED_TABLES
 
 _OPEN_SECONDS = 3.0
 
@@ -25,7 +26,7 @@ MIGRATION_LOCK = 0x7475726E_00000001
 UPKEEP_LOCK = 0x7475726E_00000002
 
 # The tables of version 1. Each migration leads from version n to n + 1. What is released is never changed.
-TABLES = """
+TABLES = f"""
     -- A process that runs turns. Its lease is by this server's clock, in ms.
     CREATE TABLE turnwire.worker (
         id text COLLATE "C" PRIMARY KEY,
@@ -34,18 +35,6 @@ TABLES = """
         lease_until bigint NOT NULL,
         draining boolean NOT NULL
     );
-
-    CREATE TABLE turnwire.session (
-        id text COLLATE "C" PRIMARY KEY,
-        principal text COLLATE "C" NOT NULL,
-        external_id text COLLATE "C",
-        title text,
-        folded_title text,               -- what a search looks in: lower case does not depend on a locale
-        created_at bigint NOT NULL,
-        updated_at bigint NOT NULL,
-        UNIQUE (principal, external_id)
-    );
-    CREATE INDEX session_by_activity ON turnwire.session (principal, updated_at, id);
 
     -- What does not change while a turn runs, and how it ended.
     CREATE TABLE turnwire.turn (
@@ -148,126 +137,6 @@ TABLES = """
     ALTER TABLE turnwire.sealed_log ALTER COLUMN body SET STORAGE EXTERNAL;
     ALTER TABLE turnwire.sealed_log ALTER COLUMN calls SET STORAGE EXTERNAL;
 
-    -- The tokens that each principal used on each day, counted from 1970. They outlive their turns.
-    CREATE TABLE turnwire.spending (
-        principal text COLLATE "C" NOT NULL,
-        day integer NOT NULL,
-        tokens bigint NOT NULL,
-        PRIMARY KEY (principal, day)
-    ) WITH (fillfactor = 70);
-
-    -- The notices about turns that are still to be delivered, and when that is tried next.
-    CREATE TABLE turnwire.outbox (
-        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.turn (id) ON DELETE CASCADE,
-        due_at bigint NOT NULL,
-        attempts integer NOT NULL
-    );
-    CREATE INDEX outbox_by_time ON turnwire.outbox (due_at);
-
-    CREATE TABLE turnwire.api_key (
-        id text COLLATE "C" PRIMARY KEY,
-        digest text NOT NULL,
-        principal text NOT NULL,
-        scopes text NOT NULL,
-        created_at bigint NOT NULL,
-        expires_at bigint,
-        revoked_at bigint
-    );
-
-    -- Values beside the logs, such as feedback and share links.
-    CREATE TABLE turnwire.annotation (
-        kind text COLLATE "C" NOT NULL,
-        key text COLLATE "C" NOT NULL,
-        principal text COLLATE "C" NOT NULL,
-        at bigint NOT NULL,
-        value text NOT NULL,
-        session_id text COLLATE "C" REFERENCES turnwire.session ON DELETE CASCADE,
-        turn_id text COLLATE "C" REFERENCES turnwire.turn (id) ON DELETE CASCADE,
-        PRIMARY KEY (kind, key)
-    );
-    CREATE INDEX annotation_by_principal ON turnwire.annotation (principal, kind, key);
-    CREATE INDEX annotation_by_session ON turnwire.annotation (session_id) WHERE session_id IS NOT NULL;
-    CREATE INDEX annotation_by_turn ON turnwire.annotation (turn_id) WHERE turn_id IS NOT NULL;
-
-    -- Files of messages, once in each session.
-    CREATE TABLE turnwire.blob (
-        number bigserial PRIMARY KEY,
-        session_id text COLLATE "C" NOT NULL REFERENCES turnwire.session ON DELETE CASCADE,
-        digest text COLLATE "C" NOT NULL,
-        media_type text NOT NULL,
-        name text,
-        size bigint NOT NULL,
-        used_at bigint NOT NULL,
-        body bytea NOT NULL,
-        UNIQUE (session_id, digest)
-    );
-    ALTER TABLE turnwire.blob ALTER COLUMN body SET STORAGE EXTERNAL;
-    CREATE INDEX blob_by_use ON turnwire.blob (used_at);
-
-    -- The turns that need them.
-    CREATE TABLE turnwire.blob_use (
-        session_id text COLLATE "C" NOT NULL,
-        digest text COLLATE "C" NOT NULL,
-        turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.turn (id) ON DELETE CASCADE,
-        PRIMARY KEY (session_id, digest, turn_id)
-    );
-    CREATE INDEX blob_use_by_turn ON turnwire.blob_use (turn_id);
-
-    -- The document index. Words are split and stemmed by a configuration of its own, which knows no stop words.
-    CREATE TEXT SEARCH DICTIONARY turnwire.stems (TEMPLATE = snowball, language = english);
-    CREATE TEXT SEARCH CONFIGURATION turnwire.words (PARSER = default);
-    ALTER TEXT SEARCH CONFIGURATION turnwire.words
-        ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH turnwire.stems;
-
-    CREATE TABLE turnwire.index_version (version bigint NOT NULL);
-    INSERT INTO turnwire.index_version VALUES (0);
-    CREATE TABLE turnwire.document_root (
-        path text COLLATE "C" PRIMARY KEY,
-        is_own boolean NOT NULL          -- Turnwire's own documentation: it leaves when there is anything else
-    );
-    CREATE TABLE turnwire.document (
-        id text COLLATE "C" PRIMARY KEY,
-        root text COLLATE "C",           -- null for what was uploaded
-        name text COLLATE "C" NOT NULL,  -- the path below the root, or the name it was uploaded with
-        folded_name text NOT NULL,
-        folded_title text NOT NULL,
-        owner text COLLATE "C",          -- null for what everyone may read
-        title text NOT NULL,
-        format text NOT NULL,
-        digest text NOT NULL,
-        bytes bigint NOT NULL,
-        characters bigint NOT NULL,
-        pages integer,
-        passages integer NOT NULL,
-        length bigint NOT NULL,          -- the number of words in all passages
-        indexed_at bigint NOT NULL
-    );
-    CREATE INDEX document_by_root ON turnwire.document (root);
-    CREATE INDEX document_by_owner ON turnwire.document (owner);
-    CREATE TABLE turnwire.passage (
-        id bigserial PRIMARY KEY,        -- never given twice: who holds an old id must not find another text
-        document_id text COLLATE "C" NOT NULL REFERENCES turnwire.document ON DELETE CASCADE,
-        ordinal integer NOT NULL,
-        heading text NOT NULL,
-        text text NOT NULL,              -- up to the next passage: all of them joined are the document
-        char_start integer NOT NULL,
-        char_end integer NOT NULL,
-        line_start integer NOT NULL,
-        line_end integer NOT NULL,
-        page integer,
-        length integer NOT NULL,         -- the number of words
-        words tsvector NOT NULL,
-        UNIQUE (document_id, ordinal)
-    );
-    CREATE INDEX passage_by_word ON turnwire.passage USING gin (words);
-    CREATE TABLE turnwire.passage_vector (
-        passage_id bigint NOT NULL REFERENCES turnwire.passage ON DELETE CASCADE,
-        embedder text COLLATE "C" NOT NULL,
-        vector bytea NOT NULL,           -- float32, of length one
-        PRIMARY KEY (passage_id, embedder)
-    );
-    ALTER TABLE turnwire.passage_vector ALTER COLUMN vector SET STORAGE EXTERNAL;
-
     -- Named leases, such as those of extensions. The epoch grows with every holder.
     CREATE TABLE turnwire.lease (
         name text COLLATE "C" PRIMARY KEY,
@@ -279,6 +148,9 @@ TABLES = """
         name text COLLATE "C" PRIMARY KEY,
         value bytea NOT NULL
     );
+    {SHARED_TABLES}
+    ALTER TABLE turnwire.blob ALTER COLUMN body SET STORAGE EXTERNAL;
+    ALTER TABLE turnwire.spending SET (fillfactor = 70);
 """
 MIGRATIONS: tuple[str, ...] = ()
 
@@ -286,7 +158,7 @@ MIGRATIONS: tuple[str, ...] = ()
 Prepare = Callable[[DatabaseConnection, str], Awaitable[None]]
 
 
-async def open_database(connections: Connections, prepare: Prepare | None = None) -> None:
+async def open_database(connections: ConnectionPool, prepare: Prepare | None = None) -> None:
     """Connect once and bring the tables up to date, or do what `prepare` does instead. Raises StoreUnusableError."""
     end = time.monotonic() + _OPEN_SECONDS
     failures = 0

@@ -9,15 +9,18 @@ import hmac
 import re
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+from turnwire.core.contracts.stores import BlockingConnection
 from turnwire.core.errors import StoreUnusableError
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection
+from turnwire.settings import Settings
+from turnwire.stores.postgres.connections import ConnectionPool, DatabaseConnection
+from turnwire.stores.postgres.database import database_url
 from turnwire.stores.postgres.schema import check_version, open_database
 
 T = TypeVar("T")
@@ -25,32 +28,16 @@ _CONNECTIONS = 4
 _SECRET_BYTES = 32
 
 
-class Rows:
-    """The result of a statement, with the methods of an SQLite cursor."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self._rows = [tuple(row) for row in rows]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._rows)
-
-    def fetchone(self) -> Any:
-        return self._rows[0] if self._rows else None
-
-    def fetchall(self) -> list[Any]:
-        return self._rows
-
-
-class BlockingConnection:
-    """A connection inside a transaction, for a thread that is not the event loop's. `?` stands for a value."""
+class ThreadConnection:
+    """The `BlockingConnection` of one transaction."""
 
     def __init__(self, connection: DatabaseConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
 
-    def execute(self, query: str, values: Sequence[object] = ()) -> Rows:
+    def execute(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         fetching = self._connection.fetch(_numbered(query), *values)
-        return Rows(asyncio.run_coroutine_threadsafe(fetching, self._loop).result())
+        return [tuple(row) for row in asyncio.run_coroutine_threadsafe(fetching, self._loop).result()]
 
 
 @lru_cache(maxsize=512)
@@ -61,7 +48,7 @@ def _numbered(query: str) -> str:
 
 
 class SharedDatabase:
-    """A pool of connections whose calls block the calling thread. All methods may be called from any thread.
+    """The `BlockingDatabase` of processes that connect with the same URL.
 
     `behind_pooler` is for a pooler that gives every transaction another connection.
     """
@@ -69,7 +56,7 @@ class SharedDatabase:
     def __init__(self, url: str, *, connections: int = _CONNECTIONS, behind_pooler: bool = False) -> None:
         self._behind_pooler = behind_pooler
         self._password = (urlsplit(url).password or "").encode()
-        self._connections = Connections(
+        self._connections = ConnectionPool(
             url, connections, behind_pooler=behind_pooler, settings={"search_path": "turnwire"}
         )
         self._executor = ThreadPoolExecutor(connections, thread_name_prefix="turnwire-shared")
@@ -81,11 +68,12 @@ class SharedDatabase:
     def location(self) -> str:
         return self._connections.location
 
-    def open(self, *, migrate: bool = True) -> None:
-        """Connect, and bring the tables up to date; with `migrate=False` only check them. Safe to call again.
+    @classmethod
+    def build(cls, settings: Settings) -> Self:
+        """Return the database at `database_url`. Raises StoreUnusableError."""
+        return cls(database_url(settings), behind_pooler=not settings.database_hints)
 
-        Raises StoreUnusableError.
-        """
+    def open(self, *, migrate: bool = True) -> None:
         with self._opening:
             if self._loop is not None:
                 return
@@ -110,7 +98,7 @@ class SharedDatabase:
         thread.join()
         loop.close()
 
-    def run(self, call: Callable[[Connections], Awaitable[T]]) -> T:
+    def run(self, call: Callable[[ConnectionPool], Awaitable[T]]) -> T:
         """Return the result of `call(connections)`, which runs on the database's event loop."""
 
         async def awaited() -> T:
@@ -119,31 +107,22 @@ class SharedDatabase:
         return asyncio.run_coroutine_threadsafe(awaited(), self._opened()).result()
 
     def transaction(self, work: Callable[[BlockingConnection], T]) -> T:
-        """Return the result of `work(connection)`: all that it writes is committed, or nothing if it raises.
-
-        It is called again if the connection is lost, so it must be safe to repeat. Raises StoreError, and what `work`
-        raises.
-        """
         loop = self._opened()
 
         async def call(connection: DatabaseConnection, is_retry: bool) -> T:
             async with connection.transaction():
                 if self._behind_pooler:
                     await connection.execute("SET LOCAL search_path TO turnwire")
-                return await loop.run_in_executor(self._executor, work, BlockingConnection(connection, loop))
+                return await loop.run_in_executor(self._executor, work, ThreadConnection(connection, loop))
 
         return self.run(lambda connections: connections.run(call))
 
     def secret(self, name: str) -> bytes:
-        """Return the secret of this name, the same for all processes that connect with the same password.
-
-        It is derived from a stored value and the password, so that a backup of the database alone does not reveal it.
-        """
-
+        # Derived from a stored value and the password, so that a backup of the database alone does not reveal it.
         def write(connection: BlockingConnection) -> bytes:
             new = secrets.token_bytes(_SECRET_BYTES)
             connection.execute("INSERT INTO secret VALUES (?, ?) ON CONFLICT DO NOTHING", (name, new))
-            return connection.execute("SELECT value FROM secret WHERE name = ?", (name,)).fetchone()[0]
+            return connection.execute("SELECT value FROM secret WHERE name = ?", (name,))[0][0]
 
         return hmac.digest(self._password, self.transaction(write), "sha256")
 

@@ -31,7 +31,7 @@ from turnwire.stores.postgres.connections import (
     PLANNED_ONCE,
     RETRY,
     RETRY_SECONDS,
-    Connections,
+    ConnectionPool,
     DatabaseConnection,
     DiskFull,
     Refused,
@@ -192,7 +192,7 @@ async def refusals(connection: DatabaseConnection, group: Sequence[AppendRequest
 class PostgresWriter:
     def __init__(
         self,
-        connections: Connections,
+        connections: ConnectionPool,
         notifier: CommitNotifier,
         *,
         keeps_outbox: bool,

@@ -8,8 +8,7 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.stores.admission import TURN_COLUMNS, Acceptance, accept_turn, turn_values
 from turnwire.stores.lines import to_lines
 from turnwire.stores.rows import folded
-from turnwire.stores.sqlite.database import SqliteConnection, run_now
-from turnwire.stores.sqlite.parts import SqliteParts
+from turnwire.stores.sqlite.database import SqliteConnection, SqliteParts, run_now
 
 _COLUMNS = (*TURN_COLUMNS, "phase", "epoch", "last_position", "first_kept", "waiting_until", "first_row")
 _INSERT = f"""

@@ -10,12 +10,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from turnwire.core.contracts.stores import Command, Worker
-from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError
+from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError, TurnTakenError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnRecord
-from turnwire.stores.rules import check_claim
+from turnwire.stores.sqlite.database import SqliteParts
 from turnwire.stores.sqlite.live_turn import LiveTurn
-from turnwire.stores.sqlite.parts import SqliteParts
 from turnwire.stores.sqlite.writer import WRITE_CLAIM, claim_values
 
 logger = logging.getLogger("turnwire.stores.sqlite")
@@ -62,11 +61,13 @@ class SqliteClaims(SqliteParts):
             raise TurnNotFoundError(turn_id)
 
     def _claim(self, live: LiveTurn, worker: str) -> LiveTurn:
-        check_claim(live.record, worker, self._turns.leases)
+        record, leases = live.record, self._turns.leases
+        if record.phase == "running" and record.worker != worker and leases.holds(record.worker):
+            raise TurnTakenError(record.id)
         epoch = live.head.claim()
-        started_at = live.record.started_at or now_ms()
-        live.record = replace(live.record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
-        self._turns.queue.take(live.record.id)
+        started_at = record.started_at or now_ms()
+        live.record = replace(record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
+        self._turns.queue.take(record.id)
         return live
 
     def _write_claims(self, turns: list[LiveTurn]) -> "asyncio.Future[sqlite3.Cursor]":

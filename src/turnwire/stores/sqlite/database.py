@@ -1,27 +1,27 @@
 """The shared parts of a store on SQLite: statements in SQLite's form, reads and writes on the right connection."""
 
-import re
 import sqlite3
+import time
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from turnwire.core.contracts.stores import SqlConnection
+from turnwire.core.contracts.stores import SqlConnection, StoreOptions
 from turnwire.core.errors import StoreError
 from turnwire.core.log.turns import TurnRecord
-from turnwire.sqlite_threads import InlineSqlite, SqliteThreads
-from turnwire.stores.database import Row
+from turnwire.sqlite_threads import SqliteRunner
+from turnwire.stores.database import Row, StorePart
+from turnwire.stores.lines import SealedLogs
+from turnwire.stores.rules import Leases
+from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurns
+from turnwire.stores.sqlite.schema import in_sqlite
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 T = TypeVar("T")
-Connections = SqliteThreads | InlineSqlite
 
 
-@lru_cache(maxsize=512)
-def _translated(query: str) -> str:
-    """Return a statement in SQLite's form, which has no schemas and marks values with `?`."""
-    return re.sub(r"\$(\d)", r"?\1", query.replace("turnwire.", ""))
+_translated = lru_cache(maxsize=512)(in_sqlite)
 
 
 class SqliteRow(tuple[Any, ...]):
@@ -84,7 +84,7 @@ class SqliteDatabase:
 
     position_in = "instr"
 
-    def __init__(self, readers: Connections, searchers: Connections, writer: SqliteWriter, turns: LiveTurns) -> None:
+    def __init__(self, readers: SqliteRunner, searchers: SqliteRunner, writer: SqliteWriter, turns: LiveTurns) -> None:
         self._readers = readers
         self._searchers = searchers
         self._writer = writer
@@ -122,3 +122,38 @@ class SqliteDatabase:
 
     def changed(self, key: str) -> None:
         self._turns.watchers.notify(key, ())
+
+
+class SqliteParts(StorePart):
+    """The base of the parts of the store: connections, the writer, and the live turns of this process.
+
+    `interval` is that between two commits, unless the options say another. Without a `ballast`, no disk gets full.
+    """
+
+    def __init__(
+        self,
+        writing: SqliteRunner,
+        reading: SqliteRunner,
+        searching: SqliteRunner,
+        ballast: Ballast | None = None,
+        *,
+        interval: float,
+        keeps_logs: bool = False,
+        **options: Unpack[StoreOptions],
+    ) -> None:
+        self._threads = writing
+        self.readers = reading
+        self._searchers = searching
+        leases = Leases(options.get("lease", 10), options.get("clock", time.monotonic))
+        self._turns = LiveTurns(leases, keeps_logs=keeps_logs)
+        self._sealed_logs = SealedLogs()
+        self._writer = SqliteWriter(
+            writing,
+            self._turns,
+            ballast,
+            keeps_outbox=options.get("keeps_outbox", False),
+            notes_waits=options.get("notes_waits", False),
+            interval=options.get("commit_interval", interval),
+        )
+        self._database = SqliteDatabase(reading, searching, self._writer, self._turns)
+        self.seal_key = options.get("seal_key")

@@ -8,8 +8,8 @@ from turnwire.core.log.seals import make_seal
 from turnwire.core.log.state import TurnFold
 from turnwire.stores.blobs import expire_blobs
 from turnwire.stores.lines import encode_seal, seal, to_lines, unseal, without_marks
+from turnwire.stores.sqlite.database import SqliteParts
 from turnwire.stores.sqlite.live_turn import LiveTurn
-from turnwire.stores.sqlite.parts import SqliteParts
 from turnwire.stores.sqlite.rows import read_calls, read_rows
 from turnwire.stores.sqlite.writer import write_state
 
@@ -23,7 +23,6 @@ class SqliteMaintenance(SqliteParts):
     `max_whole_logs` bounds the ended turns whose events are kept, for a store whose room is bounded.
     """
 
-    seal_key: bytes | None = None
     max_whole_logs: int | None = None
 
     async def maintain(self, *, expire_before: int) -> None:

@@ -8,7 +8,7 @@ from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.stores.lines import event_page
 from turnwire.stores.rules import read_with_epoch
-from turnwire.stores.sqlite.parts import SqliteParts
+from turnwire.stores.sqlite.database import SqliteParts
 from turnwire.stores.sqlite.rows import read_rows, read_turn
 from turnwire.stores.turns import StoredTurns
 

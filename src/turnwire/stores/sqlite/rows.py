@@ -4,8 +4,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.turns import TurnRecord
@@ -15,40 +13,12 @@ from turnwire.stores.rows import RECORD, TURN, record_from
 _READ = f"SELECT {RECORD}, t.number, t.first_row FROM {TURN}".replace("turnwire.", "")
 
 
-def _records(connection: sqlite3.Connection, rest: str, *values: object) -> list[tuple[TurnRecord, int, int]]:
-    """Return turns as the database has them, each with its number and its first row in `event`."""
+def read_unsealed(connection: sqlite3.Connection) -> list[tuple[TurnRecord, int, int]]:
+    """Return the turns that are not sealed, in the order of acceptance, with numbers and first rows in `event`."""
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
-    rows = cursor.execute(f"{_READ} {rest}", values).fetchall()  # type: ignore[arg-type]
+    rows = cursor.execute(f"{_READ} WHERE sealed = 0 ORDER BY t.number").fetchall()
     return [(record_from(row), row["number"], row["first_row"]) for row in rows]
-
-
-def read_unsealed(connection: sqlite3.Connection) -> list[tuple[TurnRecord, int, int]]:
-    """Return the turns that are not sealed, in the order of acceptance, with numbers and first rows."""
-    return _records(connection, "WHERE sealed = 0 ORDER BY t.number")
-
-
-def read_records(connection: sqlite3.Connection, rest: str, *values: object) -> list[TurnRecord]:
-    """Return turns with their last positions; `rest` is the end of the query."""
-    return [
-        record if record.phase == "ended" else _with_position(connection, record, first_row, number)
-        for record, number, first_row in _records(connection, rest, *values)
-    ]
-
-
-def find_turn(connection: sqlite3.Connection, turn_id: str) -> TurnRecord:
-    """Return a turn by its id. Raises TurnNotFoundError."""
-    records = read_records(connection, "WHERE t.id = ?", turn_id)
-    if not records:
-        raise TurnNotFoundError(turn_id)
-    return records[0]
-
-
-def _with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
-    """Return the record of an unfinished turn with its last position, which only `event` has."""
-    query = "SELECT max(last_position) FROM event WHERE id >= ? AND turn = ?"
-    position = connection.execute(query, (first_row, number)).fetchone()[0]
-    return replace(record, last_position=position or 0)
 
 
 def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -> list[LoggedEvent] | None:

@@ -1,28 +1,27 @@
 """The tables, their version and migrations, and the connections to them."""
 
+import re
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from turnwire.core.errors import StoreUnusableError
+from turnwire.stores.schema import SHARED_TABLES
 
 DATABASE_NAME = "turnwire.db"
 
-# The tables of version 1. Each migration leads from version n to n + 1. What is released is never changed.
-TABLES = """
-    CREATE TABLE session (
-        id TEXT PRIMARY KEY,
-        principal TEXT NOT NULL,
-        external_id TEXT,
-        title TEXT,
-        folded_title TEXT,               -- the title as it is searched: in lower case, in every script
-        created_at INTEGER NOT NULL,
-        updated_at INTEGER NOT NULL,
-        UNIQUE (principal, external_id)
-    );
-    CREATE INDEX session_by_activity ON session (principal, updated_at, id);
 
+def in_sqlite(query: str) -> str:
+    """Return a statement in SQLite's form, which has no schemas and marks values with `?`."""
+    for name, own in (("turnwire.", ""), ("bigserial", "INTEGER"), ("bytea", "BLOB"), (' COLLATE "C"', "")):
+        query = query.replace(name, own)
+    return re.sub(r"\$(\d)", r"?\1", query)
+
+
+# The tables of version 1. Each migration leads from version n to n + 1. What is released is never changed.
+TABLES = f"""
+    {in_sqlite(SHARED_TABLES)}
     CREATE TABLE turn (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -95,68 +94,6 @@ TABLES = """
         turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
         kind TEXT NOT NULL,
         reason TEXT NOT NULL
-    );
-
-    -- The notices about turns that are still to be delivered, and when that is tried next.
-    CREATE TABLE outbox (
-        turn_id TEXT PRIMARY KEY REFERENCES turn (id) ON DELETE CASCADE,
-        due_at INTEGER NOT NULL,
-        attempts INTEGER NOT NULL
-    );
-    CREATE INDEX outbox_by_time ON outbox (due_at);
-
-    -- The tokens that each principal used on each day, counted from 1970. They outlive their turns.
-    CREATE TABLE spending (
-        principal TEXT NOT NULL,
-        day INTEGER NOT NULL,
-        tokens INTEGER NOT NULL,
-        PRIMARY KEY (principal, day)
-    ) WITHOUT ROWID;
-
-    -- Values beside the logs, such as feedback and share links.
-    CREATE TABLE annotation (
-        kind TEXT NOT NULL,
-        key TEXT NOT NULL,
-        principal TEXT NOT NULL,
-        at INTEGER NOT NULL,
-        value TEXT NOT NULL,
-        session_id TEXT REFERENCES session ON DELETE CASCADE,
-        turn_id TEXT REFERENCES turn (id) ON DELETE CASCADE,
-        PRIMARY KEY (kind, key)
-    ) WITHOUT ROWID;
-    CREATE INDEX annotation_by_principal ON annotation (principal, kind, key);
-    CREATE INDEX annotation_by_session ON annotation (session_id) WHERE session_id IS NOT NULL;
-    CREATE INDEX annotation_by_turn ON annotation (turn_id) WHERE turn_id IS NOT NULL;
-
-    -- Files of messages, once in each session, and the turns that need them.
-    CREATE TABLE blob (
-        number INTEGER PRIMARY KEY,
-        session_id TEXT NOT NULL REFERENCES session ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        media_type TEXT NOT NULL,
-        name TEXT,
-        size INTEGER NOT NULL,
-        used_at INTEGER NOT NULL,
-        body BLOB NOT NULL,
-        UNIQUE (session_id, digest)
-    );
-    CREATE INDEX blob_by_use ON blob (used_at);
-    CREATE TABLE blob_use (
-        session_id TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        turn_id TEXT NOT NULL REFERENCES turn (id) ON DELETE CASCADE,
-        PRIMARY KEY (session_id, digest, turn_id)
-    ) WITHOUT ROWID;
-    CREATE INDEX blob_use_by_turn ON blob_use (turn_id);
-
-    CREATE TABLE api_key (
-        id TEXT PRIMARY KEY,
-        digest TEXT NOT NULL,
-        principal TEXT NOT NULL,
-        scopes TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER,
-        revoked_at INTEGER
     );
 """
 MIGRATIONS: tuple[str, ...] = ()

@@ -2,23 +2,20 @@
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Self, Unpack
 
-from turnwire.core.contracts.stores import Accepted, Admission, NewTurn
+from turnwire.core.contracts.stores import Accepted, Admission, NewTurn, StoreOptions
 from turnwire.core.errors import StoreUnusableError
+from turnwire.settings import Settings
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.blobs import StoredBlobs
-from turnwire.stores.database import Row
 from turnwire.stores.plugin_tables import PluginTables
 from turnwire.stores.registry import StoredAnnotations, StoredKeys, StoredNotices
-from turnwire.stores.rules import Leases
 from turnwire.stores.sessions import StoredSessions
 from turnwire.stores.sqlite.admission import SqliteAdmission
 from turnwire.stores.sqlite.claims import SqliteClaims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
-from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.maintenance import SqliteMaintenance
 from turnwire.stores.sqlite.queries import SqliteQueries
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader, open_writer
@@ -44,10 +41,6 @@ class SqliteEngine(
 
     is_shared = False
 
-    async def fetch(self, query: str, *values: object) -> list[Row]:
-        """Return the rows of a query, for an export."""
-        return await self._database.read(lambda connection: connection.fetch(query, *values))
-
     def leases(self, seconds: float) -> None:
         return None
 
@@ -58,17 +51,7 @@ class SqliteEngine(
 class SqliteStore(SqliteEngine):
     """The `Store` of one folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        lease: float = 10,
-        clock: Callable[[], float] = time.monotonic,
-        keeps_outbox: bool = False,
-        notes_waits: bool = False,
-        seal_key: bytes | None = None,
-        commit_interval: float = _COMMIT_INTERVAL,
-    ) -> None:
+    def __init__(self, folder: Path, **options: Unpack[StoreOptions]) -> None:
         self._folder = folder
         self._path = path = folder / DATABASE_NAME
         self._lock = FolderLock(folder)
@@ -78,13 +61,14 @@ class SqliteStore(SqliteEngine):
             # A search reads every message of a principal; the quick reads of the others do not wait behind it.
             SqliteThreads(lambda: open_reader(path), name="turnwire-search"),
             Ballast(folder),
-            LiveTurns(Leases(lease, clock)),
-            keeps_outbox=keeps_outbox,
-            notes_waits=notes_waits,
-            interval=commit_interval,
+            interval=_COMMIT_INTERVAL,
+            **options,
         )
-        self.seal_key = seal_key
         self._writer.on_room = self.complete_states
+
+    @classmethod
+    def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
+        return cls(settings.data, **options)
 
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
         # A turn that is committed must become live even if the caller is cancelled.

@@ -1,6 +1,5 @@
 """Access to a data folder from outside its server: reading along, copying, and moving to another store."""
 
-import asyncio
 import os
 import re
 import shutil
@@ -8,114 +7,76 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Self, Unpack
 
-from turnwire.core.contracts.stores import Annotation, ApiKey, Command, JournalEntry, Seal, Wake
+from msgspec.structs import replace
+
+from turnwire.core.contracts.stores import StoreOptions
 from turnwire.core.errors import StoreUnusableError
-from turnwire.core.log.codec import LoggedEvent
-from turnwire.core.log.files import Blob
-from turnwire.core.log.turns import Session, TurnRecord, TurnState
-from turnwire.stores.blobs import find_blob
+from turnwire.core.log.codec import now_ms
+from turnwire.core.log.turns import TurnRecord
+from turnwire.settings import Settings
+from turnwire.sqlite_threads import InlineSqlite
+from turnwire.stores.archive import Archive
+from turnwire.stores.blobs import StoredBlobs
 from turnwire.stores.database import Row
-from turnwire.stores.lines import SealedLogs, state_from, unseal
-from turnwire.stores.rows import RECORD, SESSION, TURN, annotation_from, record_from, session_from
-from turnwire.stores.rules import Watchers, read_with_epoch
-from turnwire.stores.sqlite.database import SqliteConnection
+from turnwire.stores.lines import unseal
+from turnwire.stores.rows import RECORD, TURN, record_from
+from turnwire.stores.sqlite.database import SqliteConnection, run_now
 from turnwire.stores.sqlite.disk import BALLAST_NAME
-from turnwire.stores.sqlite.rows import find_turn, read_records, read_turn
+from turnwire.stores.sqlite.queries import SqliteQueries
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS, TABLES, explain, open_reader
 from turnwire.stores.sqlite.store import SqliteStore
-from turnwire.stores.transfer import MovingTurn, PluginTable, TokensSpent
-from turnwire.stores.turns import find_next_turn, read_ended, read_history, read_journal, read_seal
+from turnwire.stores.transfer import TURN_ROW, MovingTable, MovingTurn
 
 # Reading along
 
-_POLL_SECONDS = 0.05
+# The last position of an unfinished turn, which only `event` has.
+_NEWEST = "(SELECT max(e.last_position) FROM event e WHERE e.id >= t.first_row AND e.turn = t.number)"
 
 
-class SqliteArchive:
-    """A `LogReader` over a file that another process writes; it polls for changes."""
+class SqliteArchive(Archive, SqliteQueries, StoredBlobs):
+    """The `Archive` of a folder that another process writes to, with all that a store can read."""
+
+    poll_seconds = 0.05
 
     def __init__(self, folder: Path) -> None:
         self._connection: sqlite3.Connection = open_reader(folder / DATABASE_NAME)
-        self._own = SqliteConnection(self._connection)
-        self._sealed_logs = SealedLogs()
-        self._watchers = Watchers()
-        self._poll: asyncio.Task[None] | None = None
+        self._version: object = None
+        inline = InlineSqlite(self._connection)
+        SqliteQueries.__init__(self, inline, inline, inline, interval=0)
+        Archive.__init__(self)
 
     def close(self) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
+        super().close()
         self._connection.close()
 
-    def find_turn(self, turn_id: str) -> TurnRecord:
-        return find_turn(self._connection, turn_id)
-
-    def match_ids(self, part: str) -> list[str]:
-        """Return the ids of the turns that begin or end with `part`, newest first."""
-        is_part = "substr(id, 1, length(?1)) = ?1 OR substr(id, -length(?1)) = ?1"
-        query = f"SELECT id FROM turn WHERE {is_part} ORDER BY number DESC"
-        return [row[0] for row in self._connection.execute(query, (part,))]
-
-    def list_turns(self, limit: int) -> list[TurnRecord]:
-        """Return the newest turns of all principals, newest first: read access to the file is access to all of them."""
-        return read_records(self._connection, "ORDER BY t.number DESC LIMIT ?", limit)
-
-    def list_unfinished(self, limit: int) -> list[TurnRecord]:
-        """Return the unfinished turns of all principals, oldest first."""
-        return read_records(self._connection, "WHERE h.id IS NOT NULL ORDER BY t.number LIMIT ?", limit)
-
     def has_keys(self) -> bool:
-        return self._connection.execute("SELECT EXISTS (SELECT 1 FROM api_key)").fetchone()[0] == 1
+        return self._fetch("SELECT EXISTS (SELECT 1 FROM api_key)")[0][0] == 1
 
     def check(self) -> str | None:
         """Return what SQLite finds wrong with the file, or None."""
-        result = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        result = self._fetch("PRAGMA quick_check(1)")[0][0]
         return None if result == "ok" else result
 
-    def turn_state(self, turn_id: str) -> TurnState | None:
-        row = self._connection.execute("SELECT state FROM turn WHERE id = ?", (turn_id,)).fetchone()
-        return state_from(row[0]) if row else None
+    def _may_have_changed(self) -> bool:
+        previous = self._version
+        try:
+            self._version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            self._version = error  # The watchers read, and report it if it lasts.
+        return self._version != previous
 
-    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
-        if epoch is not None and after:
-            return await read_with_epoch(self.read, turn_id, after, limit, epoch)
-        return read_turn(self._connection, self._sealed_logs, turn_id, after, limit)
+    def _records(self, rest: str, *values: object) -> list[TurnRecord]:
+        query = f"SELECT {RECORD}, CASE WHEN h.id IS NOT NULL THEN {_NEWEST} END AS newest FROM {TURN} {rest}"
+        rows = self._fetch(query, *values)
+        return [
+            record_from(row) if row["newest"] is None else replace(record_from(row), last_position=row["newest"])
+            for row in rows
+        ]
 
-    async def journal(self, turn_id: str) -> list[JournalEntry]:
-        return await read_journal(self._own, turn_id)
-
-    async def read_blob(self, session_id: str, digest: str) -> Blob | None:
-        return await find_blob(self._own, session_id, digest)
-
-    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
-        return await read_history(self._own, turn_id, limit)
-
-    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        return await find_next_turn(self._own, session_id, after_turn_id)
-
-    async def seal(self, turn_id: str) -> Seal | None:
-        return await read_seal(self._own, turn_id)
-
-    async def ended_turns(self, after_turn_id: str, limit: int) -> list[TurnRecord]:
-        """Return ended turns of all principals, by ascending ids."""
-        return await read_ended(self._own, after_turn_id, limit)
-
-    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
-        if self._poll is None:
-            self._poll = asyncio.create_task(self._poll_changes())
-        return self._watchers.add(key, wake)
-
-    async def _poll_changes(self) -> None:
-        last_version = None
-        while True:
-            try:
-                version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-            except sqlite3.Error as error:
-                version = error  # The watchers read, and report it if it lasts.
-            if version != last_version:
-                last_version = version
-                self._watchers.notify_all()
-            await asyncio.sleep(_POLL_SECONDS)
+    def _fetch(self, query: str, *values: object) -> list[Row]:
+        return run_now(SqliteConnection(self._connection).fetch(query, *values))
 
 
 # Copying
@@ -198,87 +159,75 @@ def _sync(target: Path) -> None:
 
 # Moving
 
-_TURNS = f"SELECT {RECORD}, t.number, t.sealed, t.first_row, t.idempotency_key, t.fingerprint, t.state FROM {TURN}"
+_TURNS = f"""
+    SELECT t.number, t.phase, t.first_row, s.body, s.calls, s.seal, c.kind, c.reason, t.{", t.".join(TURN_ROW)}
+    FROM turn t LEFT JOIN sealed_log s ON s.turn = t.number LEFT JOIN command c ON c.turn_id = t.id
+    WHERE t.number > $1 ORDER BY t.number LIMIT $2
+"""
 
 
-class SqliteExport:
+class SqliteExport(SqliteStore):
     """The `TransferSource` of a folder. Opening it makes sure that no server uses the folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._store = SqliteStore(folder)
-
-    async def open(self) -> None:
-        await self._store.open()
-
-    async def close(self) -> None:
-        await self._store.close()
+    @classmethod
+    def build(cls, settings: Settings, **options: Unpack[StoreOptions]) -> Self:
+        """Return the export of the data folder. Raises StoreUnusableError."""
+        if not (settings.data / DATABASE_NAME).exists():
+            raise StoreUnusableError(
+                str(settings.data), "there are no logs in it; name the folder of the server with --data"
+            )
+        return super().build(settings, **options)
 
     async def count_turns(self) -> int:
         return (await self._fetch("SELECT count(*) FROM turn"))[0][0]
 
-    async def sessions_after(self, session_id: str, limit: int) -> list[Session]:
-        query = f"SELECT {SESSION} FROM session s WHERE s.id > $1 ORDER BY s.id LIMIT $2"
-        return [session_from(row) for row in await self._fetch(query, session_id, limit)]
-
-    async def blobs_of(self, session_id: str) -> AsyncIterator[Blob]:
-        for file in await self._store.list_blobs(session_id):
-            if (blob := await self._store.read_blob(session_id, file.digest or "")) is not None:
-                yield blob
-
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
-        rows = await self._fetch(f"{_TURNS} WHERE t.number > $1 ORDER BY t.number LIMIT $2", number, limit)
-        return [(row["number"], await self._moving(row)) for row in rows]
+        return [(row["number"], await self._moving(row)) for row in await self._fetch(_TURNS, number, limit)]
 
-    async def plugin_tables(self) -> list[PluginTable]:
+    async def table(self, name: str) -> MovingTable:
+        # The target has its own numbers.
+        return MovingTable(name=name, columns=[name for name in await self._columns(name) if name != "number"])
+
+    async def plugin_tables(self) -> list[MovingTable]:
         """Return the tables that are neither the store's nor SQLite's own."""
         own = re.findall(r"CREATE TABLE (\w+)", " ".join((TABLES, *MIGRATIONS)))
         query = "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-        tables: list[PluginTable] = []
-        for name, statement in await self._fetch(query):
-            if name not in own:
-                columns = [row[0] for row in await self._fetch("SELECT name FROM pragma_table_info($1)", name)]
-                rows = [tuple(row) for row in await self._fetch(f"SELECT * FROM {name}")]
-                tables.append(PluginTable(name=name, statement=statement, columns=columns, rows=rows))
-        return tables
+        tables = [(name, sql) for name, sql in await self._fetch(query) if name not in own]
+        return [MovingTable(name=name, columns=await self._columns(name), statement=sql) for name, sql in tables]
 
-    async def annotations(self) -> list[Annotation]:
-        return [annotation_from(row) for row in await self._fetch("SELECT * FROM annotation")]
+    async def _columns(self, table: str) -> list[str]:
+        return [row[0] for row in await self._fetch("SELECT name FROM pragma_table_info($1)", table)]
 
-    async def spent(self) -> list[TokensSpent]:
-        return [TokensSpent(*row) for row in await self._fetch("SELECT principal, day, tokens FROM spending")]
-
-    async def list_keys(self) -> list[ApiKey]:
-        return await self._store.list_keys()
-
-    async def _fetch(self, query: str, *values: object) -> list[Row]:
-        return await self._store.fetch(query, *values)
+    async def pages(self, table: MovingTable) -> AsyncIterator[list[Row]]:
+        # A file that is new in the target has just been used there.
+        columns = ", ".join(str(now_ms()) if name == "used_at" else name for name in table.columns)
+        query = f"SELECT {columns}, rowid FROM {table.name} WHERE rowid > $1 ORDER BY rowid LIMIT $2"
+        # A file may be large.
+        last, limit = -1, 1 if table.name == "blob" else 100
+        while page := await self._fetch(query, last, limit):
+            last = page[-1][-1]
+            yield [row[:-1] for row in page]
 
     async def _moving(self, row: Row) -> MovingTurn:
-        number, record = row["number"], record_from(row)
-        if record.phase != "ended":
-            record = await self._store.find_turn(record.principal, record.id)
-        evidence = None
-        if row["sealed"]:
-            ((body, sealed_calls, evidence),) = await self._fetch(
-                "SELECT body, calls, seal FROM sealed_log WHERE turn = $1", number
-            )
-            lines = b"\n".join(unseal(body))
-            calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
+        if row["body"] is not None:
+            lines = b"\n".join(unseal(row["body"]))
+            calls = b"\n".join(unseal(row["calls"])) if row["calls"] else b""
         else:
             query = "SELECT body FROM event WHERE id >= $1 AND turn = $2 ORDER BY id"
-            lines = b"\n".join(row[0] for row in await self._fetch(query, row["first_row"], number))
-            calls = b"\n".join(
-                row[0] for row in await self._fetch("SELECT body FROM call WHERE turn = $1 ORDER BY id", number)
-            )
-        commands = await self._fetch("SELECT reason, kind FROM command WHERE turn_id = $1", record.id)
+            lines = b"\n".join(event[0] for event in await self._fetch(query, row["first_row"], row["number"]))
+            query = "SELECT body FROM call WHERE turn = $1 ORDER BY id"
+            calls = b"\n".join(call[0] for call in await self._fetch(query, row["number"]))
+        values = {name: row[name] for name in TURN_ROW}
+        values["last_position"] = row["first_kept"] + lines.count(b"\n")
         return MovingTurn(
-            record=record,
-            idempotency_key=row["idempotency_key"],
-            fingerprint=row["fingerprint"],
+            row=values,
+            phase=row["phase"],
             lines=lines,
             calls=calls,
-            seal=evidence,
-            state=row["state"],
-            command=Command(record.id, *commands[0]) if commands and record.phase != "ended" else None,
-            digests=[row[0] for row in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", record.id)],
+            seal=row["seal"],
+            command=(row["kind"], row["reason"]) if row["kind"] else None,
+            digests=[use[0] for use in await self._fetch("SELECT digest FROM blob_use WHERE turn_id = $1", row["id"])],
         )
+
+    async def _fetch(self, query: str, *values: object) -> list[Row]:
+        return await self._database.read(lambda connection: connection.fetch(query, *values))

@@ -23,7 +23,7 @@ from turnwire.core.contracts.stores import AppendRequest
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.core.people.budget import day_of, tokens_in
-from turnwire.sqlite_threads import InlineSqlite, SqliteThreads
+from turnwire.sqlite_threads import InlineSqlite, SqliteRunner
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rows import folded
 from turnwire.stores.rules import CommitSchedule, without_attachments
@@ -81,7 +81,7 @@ Work = SqliteAppend | SqliteCall
 class SqliteWriter:
     def __init__(
         self,
-        threads: SqliteThreads | InlineSqlite,
+        threads: SqliteRunner,
         turns: LiveTurns,
         ballast: Ballast | None,
         *,
