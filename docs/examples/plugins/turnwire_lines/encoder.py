@@ -5,7 +5,7 @@ from typing import Any
 from turnwire import DoneEvent, ErrorEvent, ToolCallEvent
 from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.wires.framing import StatefulWire, answer_json
+from turnwire.wires.frames import StatefulWire, answer_json
 from turnwire.wires.turn_view import TurnView
 
 

@@ -49,7 +49,7 @@ from turnwire.wires.a2a.frames import (
     status_update,
     text_part,
 )
-from turnwire.wires.framing import (
+from turnwire.wires.frames import (
     TOKEN_BODY,
     TURN_FAILED,
     StatefulWire,

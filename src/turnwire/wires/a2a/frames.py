@@ -10,7 +10,7 @@ from turnwire.core.contracts.stores import TurnStatus
 from turnwire.core.log.codec import ascii_json, time_text
 from turnwire.core.log.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
 from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import omit_none
 from turnwire.wires.progress import approval_question, open_client_calls, open_questions, status_of, waiting_steps
 from turnwire.wires.turn_view import WaitEvent
 

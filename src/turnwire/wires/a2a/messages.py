@@ -22,7 +22,7 @@ from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import Question
 from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import omit_none
 
 _MAX_PARTS = 200
 _YES = frozenset({"approve", "approved", "allow", "yes", "y", "ok"})

@@ -8,7 +8,7 @@ from turnwire.server.streams.resume import FRAMES, LogVisitor, ResumePoint, find
 from turnwire.server.streams.stored_log import StateReader
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.a2a.frames import task_of_state
-from turnwire.wires.framing import frame
+from turnwire.wires.frames import frame
 
 
 class _Snapshot(LogVisitor):

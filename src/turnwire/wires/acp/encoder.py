@@ -34,7 +34,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
+from turnwire.wires.frames import TOOL_UNFINISHED, omit_none, text_or_json
 from turnwire.wires.progress import approval_question, question_schema, step_line
 from turnwire.wires.turn_view import ShownCalls
 

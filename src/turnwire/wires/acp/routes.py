@@ -59,7 +59,7 @@ from turnwire.wires.acp.messages import (
     PromptParams,
     SessionParams,
 )
-from turnwire.wires.framing import TURN_FAILED, omit_none
+from turnwire.wires.frames import TURN_FAILED, omit_none
 from turnwire.wires.progress import question_value, step_line
 
 logger = logging.getLogger("turnwire.wires.acp")

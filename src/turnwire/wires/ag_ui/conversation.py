@@ -20,7 +20,7 @@ from turnwire.wires.ag_ui.frames import interrupt_id
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of, run_message_body
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
 from turnwire.wires.conversation import MAX_TURNS, find_turn_in, kept_messages, missing_answers, record_answers
-from turnwire.wires.framing import known_call_id
+from turnwire.wires.frames import known_call_id
 from turnwire.wires.progress import open_client_calls
 
 

@@ -62,7 +62,7 @@ from turnwire.wires.ag_ui.frames import (
     text_started,
     unanswered,
 )
-from turnwire.wires.framing import StatefulWire, answer_json, omit_none
+from turnwire.wires.frames import StatefulWire, answer_json, omit_none
 from turnwire.wires.turn_view import AgentPath, AnswerEvent, OpenTexts, OpenWaits, ShownCalls, TurnView
 
 VERSIONS = (0, 1)

@@ -18,7 +18,7 @@ from turnwire.core.log.events import (
     Usage,
 )
 from turnwire.core.log.shared_state import state_change
-from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
+from turnwire.wires.frames import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
 from turnwire.wires.turn_view import AgentPath, OpenText, TurnView
 
 Events = list[bytes]

@@ -12,7 +12,7 @@ from turnwire.server.turns import newest_branch, turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, result_text
 from turnwire.wires.ag_ui.resume import RunName, read_runs
 from turnwire.wires.conversation import MAX_TURNS
-from turnwire.wires.framing import TOOL_UNFINISHED, omit_none
+from turnwire.wires.frames import TOOL_UNFINISHED, omit_none
 
 
 async def thread_json(services: Services, principal: str, thread_id: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from turnwire.server.attachments import file_fields
 from turnwire.server.errors import invalid_request
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
 from turnwire.wires.conversation import ClientHistory, call_arguments
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import omit_none
 
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer", "model_options")
 _FILE_PARTS = ("image", "audio", "video", "document", "binary")

@@ -23,7 +23,7 @@ from turnwire.wires.ai_sdk.frames import chunk
 from turnwire.wires.ai_sdk.messages import ApprovalPart, ChatBody, UIMessage, UIPart, chat_message_body, history_of
 from turnwire.wires.ai_sdk.resume import find_answer, parse_run_id
 from turnwire.wires.conversation import MAX_TURNS, find_turn_in, kept_messages, record_answers
-from turnwire.wires.framing import known_call_id, omit_none
+from turnwire.wires.frames import known_call_id, omit_none
 
 # Turns of a chat, over HTTP and on a socket
 

@@ -49,7 +49,7 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import StatefulWire, answer_json, answer_text, omit_none
+from turnwire.wires.frames import StatefulWire, answer_json, answer_text, omit_none
 from turnwire.wires.turn_view import AnswerEvent, OpenText, OpenTexts, OpenWaits, TurnView
 
 VERSIONS = (5, 6, 7)

@@ -26,7 +26,7 @@ from turnwire.core.log.events import (
     ToolResultEvent,
 )
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import (
+from turnwire.wires.frames import (
     DONE,
     QUESTION_DECLINED,
     TOOL_UNFINISHED,

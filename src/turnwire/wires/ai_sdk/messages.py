@@ -15,7 +15,7 @@ from turnwire.server.guard import allows_origin, is_from_own_page
 from turnwire.server.messages import ClientId, ClientTools, Grace, ModelOptionsBody, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
 from turnwire.wires.conversation import ClientHistory, call_arguments
-from turnwire.wires.framing import omit_none, text_or_json
+from turnwire.wires.frames import omit_none, text_or_json
 
 _TOOL = "tool-"
 _DYNAMIC = "dynamic-tool"

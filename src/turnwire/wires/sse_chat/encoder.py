@@ -9,7 +9,7 @@ from typing import Self, assert_never
 
 from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
+from turnwire.wires.frames import COMMENT_HEARTBEAT, control_frame
 
 
 class SseChat:

@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, StatefulWire, answer_text
+from turnwire.wires.frames import TOKEN_BODY, TURN_FAILED, StatefulWire, answer_text
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView, WaitEvent
 
 _LineEvent = ReportEvent | WaitEvent | AnswerEvent | ReasoningEvent

@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import Step, TurnState
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json, frame
+from turnwire.wires.frames import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json, frame
 from turnwire.wires.progress import open_questions
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView
 

@@ -17,7 +17,7 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint, find_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import LAST_PLACE, settled_turn, start_turn
-from turnwire.wires.framing import TURN_FAILED
+from turnwire.wires.frames import TURN_FAILED
 from turnwire.wires.openai.chat.encoder import OpenAIChat, completion, is_cut_off, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
 from turnwire.wires.openai.messages import (

@@ -39,7 +39,7 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json
+from turnwire.wires.frames import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json
 from turnwire.wires.openai.chat.encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.responses.frames import (
     SERVER_CALLS,

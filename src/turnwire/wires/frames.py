@@ -1,4 +1,4 @@
-"""Server-sent event framing, and the JSON helpers that several wires share.
+"""The bytes of frames: server-sent events, the base classes of wires, and values that several protocols share.
 
 Lines end with LF alone, a frame has one `data` line, and `data` is one line of ASCII JSON, so no client's line splitter
 finds a line break that is not there.
