@@ -4,8 +4,8 @@ Lines end with LF alone, a frame has one `data` line, and `data` is one line of 
 finds a line break that is not there.
 """
 
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Mapping
+from typing import Any, Self
 
 import msgspec
 
@@ -24,8 +24,22 @@ class StatefulWire:
     heartbeat = COMMENT_HEARTBEAT
     opening = b""
 
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for. Raise ValueError. This one has no options."""
+        return cls()
+
     def control(self, control: Control) -> None:
         """Return None: the connection breaks instead, and the client resumes or reads again."""
+
+
+class BaseEncoder:
+    """The base of encoders that send nothing at a wait, and take a heartbeat after any frame."""
+
+    takes_heartbeat = True
+
+    def pause(self) -> bytes:
+        return b""
 
 
 DONE = b"data: [DONE]\n\n"

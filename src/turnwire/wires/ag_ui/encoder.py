@@ -94,7 +94,6 @@ class AgUi(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         version = {"0": 0, "1": 1}.get(query.get("version", "1"), -1)
         run_id = query.get("run_id")
         return cls(query.get("thread_id", ""), (run_id,) if run_id else (), version)

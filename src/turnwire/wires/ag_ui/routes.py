@@ -1,13 +1,11 @@
 """`/ag-ui`: the runs of a thread, their resumption, the messages of a thread, and the stop button."""
 
-from functools import partial
-
 from msgspec.structs import replace
 
 from turnwire.server.errors import invalid_request
-from turnwire.server.messages import check_id, parse_frame_number, parse_json
+from turnwire.server.messages import check_id, parse_frame_number
 from turnwire.server.request import Request
-from turnwire.server.router import Parameter, Route, response
+from turnwire.server.router import Json, Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
@@ -18,10 +16,23 @@ from turnwire.wires.ag_ui.history import thread_json
 from turnwire.wires.ag_ui.messages import RunInput, StopBody
 from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run
 
+_RUNS = RouteGroup("ag-ui", takes_slot=False)
+_LAST_ID = Parameter("Last-Event-ID", "header", "The last id received; the stream continues after it.")
+_STREAM = {"200": response("AG-UI events", "text/event-stream")}
 
-async def run(names: RunNames, request: Request, services: Services) -> Stream:
+
+@_RUNS.route(
+    "POST",
+    "/ag-ui",
+    "Run a thread's agent: send a message, join a run, or send what a turn waits for",
+    parameters=[_LAST_ID],
+    body=RunInput,
+    responses=_STREAM,
+    takes_files=True,
+)
+async def run(request: Request, services: Services) -> Stream:
     """Start a turn, join the one that the run names, or continue one that has waited for answers."""
-    body = parse_json(RunInput, await request.json_body())
+    body = await request.parse_body(RunInput)
     if body.run_id is None and (run_id := request.header(b"x-run-id")):
         body = body.model_copy(update={"run_id": check_id(run_id)})
     after = _last_event(request) or 0
@@ -31,14 +42,31 @@ async def run(names: RunNames, request: Request, services: Services) -> Stream:
         if named is None:
             named, created = await start_run(services, request.caller, body, request.idempotency_key)
         else:
-            names.remember(request.caller.principal, named)
+            services.of(RunNames).remember(request.caller.principal, named)
         wire = named.wire(body.thread_id or named.record.session_id, body.version)
         is_new = created and not after
         point = START if is_new else await find_in_run(services.store, named, wire, after)
         return _stream(request, services, named, wire, point)
 
 
-async def read(names: RunNames, request: Request, services: Services) -> Stream | None:
+@_RUNS.route(
+    "GET",
+    "/ag-ui",
+    "A run again, or the messages of a thread",
+    parameters=[
+        Parameter("runId", "query", "The run to read."),
+        Parameter("offset", "query", "-1 for the whole run, or the last id received."),
+        _LAST_ID,
+        Parameter("threadId", "query", "Without a runId: the thread whose messages to answer with, as JSON."),
+        Parameter("version", "query", "1 for a client of AG-UI 1.0; 0, the default, for others."),
+    ],
+    responses={
+        **_STREAM,
+        "204": response("The run has ended and you have all of it"),
+        "416": response("There are not so many frames"),
+    },
+)
+async def read(request: Request, services: Services) -> Stream | None:
     """Stream a run from its start or after a frame; or answer with a thread's messages as JSON."""
     query, principal = request.query, request.caller.principal
     if "runId" not in query:
@@ -49,7 +77,7 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
             await request.respond_json(200, await thread_json(services, principal, thread_id))
             await request.answer_taken(services.settings.write_timeout)
         return None
-    named = await names.find(services.store, principal, check_id(query["runId"]))
+    named = await services.of(RunNames).find(principal, check_id(query["runId"]))
     offset, after = query.get("offset", "-1"), _last_event(request)
     if after is None:
         after = 0 if offset == "-1" else parse_frame_number(offset, "offset")
@@ -63,18 +91,25 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
         return _stream(request, services, named, wire, point)
 
 
-async def stop(names: RunNames, request: Request, services: Services) -> None:
+@_RUNS.route(
+    "POST",
+    "/ag-ui/stop",
+    "Stop a run, or a thread's turns that run, wait or are queued; answers when they have stopped",
+    body=StopBody,
+    responses={"200": response("The runs that were stopped", "application/json")},
+)
+async def stop(request: Request, services: Services) -> Json:
     """Stop a run, or all unfinished runs of a thread."""
-    body, store, principal = parse_json(StopBody, await request.json_body()), services.store, request.caller.principal
+    body, principal = await request.parse_body(StopBody), request.caller.principal
     if body.run_id is not None:
-        turns = [(await names.find(store, principal, body.run_id)).record]
+        turns = [(await services.of(RunNames).find(principal, body.run_id)).record]
     elif body.thread_id is not None:
-        session = await store.find_session(principal, body.thread_id)
-        turns = await store.unfinished(session.id)
+        session = await services.store.find_session(principal, body.thread_id)
+        turns = await services.store.unfinished(session.id)
     else:
         raise invalid_request("send a runId to stop a run, or a threadId to stop all in it")
     stopped = await stop_turns(services, turns)
-    await request.respond_json(200, {"stopped": [RunName(turn).first for turn in stopped]})
+    return {"stopped": [RunName(turn).first for turn in stopped]}
 
 
 def _stream(request: Request, services: Services, named: RunName, wire: AgUi, point: ResumePoint) -> Stream:
@@ -93,54 +128,5 @@ def _last_event(request: Request) -> int | None:
     return parse_frame_number(text, "Last-Event-ID") if text else None
 
 
-_TAG = "ag-ui"
-_LAST_ID = Parameter("Last-Event-ID", "header", "The last id received; the stream continues after it.")
-_STREAM = {"200": response("AG-UI events", "text/event-stream")}
-
-
 def routes() -> list[Route]:
-    names = RunNames()
-    return [
-        Route(
-            "POST",
-            "/ag-ui",
-            partial(run, names),
-            "Run a thread's agent: send a message, join a run, or send what a turn waits for",
-            _TAG,
-            [_LAST_ID],
-            RunInput,
-            _STREAM,
-            takes_files=True,
-            access="write",
-        ),
-        Route(
-            "GET",
-            "/ag-ui",
-            partial(read, names),
-            "A run again, or the messages of a thread",
-            _TAG,
-            [
-                Parameter("runId", "query", "The run to read."),
-                Parameter("offset", "query", "-1 for the whole run, or the last id received."),
-                _LAST_ID,
-                Parameter("threadId", "query", "Without a runId: the thread whose messages to answer with, as JSON."),
-                Parameter("version", "query", "1 for a client of AG-UI 1.0; 0, the default, for others."),
-            ],
-            responses={
-                **_STREAM,
-                "204": response("The run has ended and you have all of it"),
-                "416": response("There are not so many frames"),
-            },
-            access="read",
-        ),
-        Route(
-            "POST",
-            "/ag-ui/stop",
-            partial(stop, names),
-            "Stop a run, or a thread's turns that run, wait or are queued; answers when they have stopped",
-            _TAG,
-            body=StopBody,
-            responses={"200": response("The runs that were stopped", "application/json")},
-            access="write",
-        ),
-    ]
+    return _RUNS.routes

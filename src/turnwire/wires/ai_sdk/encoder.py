@@ -49,7 +49,7 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.frames import StatefulWire, answer_json, answer_text, omit_none
+from turnwire.wires.frames import BaseEncoder, StatefulWire, answer_json, answer_text, omit_none
 from turnwire.wires.turn_view import AnswerEvent, OpenText, OpenTexts, OpenWaits, TurnView
 
 VERSIONS = (5, 6, 7)
@@ -74,7 +74,6 @@ class AiSdk(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str], default: int = 6) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         version = query.get("sdk_version", str(default))
         return cls(int(version) if version.isascii() and version.isdecimal() and len(version) == 1 else 0)
 
@@ -255,7 +254,7 @@ class AnswerText(StatefulWire):
         return _AnswerEncoder()
 
 
-class _AnswerEncoder:
+class _AnswerEncoder(BaseEncoder):
     takes_heartbeat = False
 
     def frame(self, logged: LoggedEvent) -> bytes:
@@ -263,6 +262,3 @@ class _AnswerEncoder:
             assert isinstance(logged.event, RestartEvent)
             raise RestartedError(logged.event.from_position)
         return answer_text(logged.body).encode()
-
-    def pause(self) -> bytes:
-        return b""

@@ -60,7 +60,6 @@ class OpenAIChat(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for."""
         return cls(include_usage=query.get("include_usage") == "true")
 
     def encoder(self) -> Encoder:

@@ -83,7 +83,6 @@ class OpenAIResponses(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         segment = query.get("segment", "1")
         if not segment.isascii() or not segment.isdecimal() or len(segment) > 9:
             raise ValueError("segment: not a number")
