@@ -76,11 +76,10 @@ class RouteGroup:
     A GET needs the scope `read` and takes a slot, others need `write`, unless they are declared otherwise.
     """
 
-    def __init__(self, tag: str, *, access: Access | Callable[[Settings], Access] | None = None, **shared: Any) -> None:
-        """`access` and `shared` are fields of all routes of the group."""
+    def __init__(self, tag: str, **shared: Any) -> None:
+        """`shared` are fields of all routes of the group."""
         self.tag = tag
         self.routes: list[Route] = []
-        self._access = access
         self._shared = shared
 
     def route(
@@ -95,8 +94,7 @@ class RouteGroup:
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare the decorated endpoint; `fields` are further ones of `Route`."""
         fields = {"takes_slot": method == "GET", **self._shared, **fields, "max_upload_bytes": max_upload_bytes}
-        default: Access = "read" if method == "GET" else "write"
-        access = access or self._access or default
+        access = access or ("read" if method == "GET" else "write")
 
         def declare(endpoint: Endpoint) -> Endpoint:
             self.routes.append(Route(method, path, endpoint, summary, self.tag, access=access, **fields))

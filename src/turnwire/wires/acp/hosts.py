@@ -1,20 +1,19 @@
 """The hosts of an editor's sessions: a running server, or this process."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from turnwire.client import AsyncClient, ClientError, Gap, ReceivedEvent, TurnSummary
+from turnwire.client import AsyncClient, Gap, ReceivedEvent, TurnSummary
 from turnwire.core.contracts.agents import description_of, takes_attachments
 from turnwire.core.contracts.stores import OnBusy
-from turnwire.core.errors import EventsGoneError, TurnwireError
+from turnwire.core.errors import EventsGoneError
 from turnwire.core.log.codec import time_text
 from turnwire.core.log.follow import follow
 from turnwire.core.log.turns import TurnState
 from turnwire.server.auth import LOCAL_PRINCIPAL
-from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, parse_fields
 from turnwire.server.services import Services
 from turnwire.server.turns import start_turn, turn_state
@@ -22,14 +21,6 @@ from turnwire.wires.acp.encoder import Positioned
 
 _MAX_TURNS = 100
 _PAGE = 50
-
-
-class HostFailure(Exception):
-    """A request to the host that failed; the message says why. `is_missing` if there is no such object."""
-
-    def __init__(self, message: str, *, is_missing: bool = False) -> None:
-        super().__init__(message)
-        self.is_missing = is_missing
 
 
 class AgentChoice(Struct, frozen=True):
@@ -55,7 +46,7 @@ class HostedSession(Struct, frozen=True):
 
 
 class SessionHost(Protocol):
-    """Keeps sessions and runs their turns. Every method may raise HostFailure."""
+    """Keeps sessions and runs their turns. Every method may raise TurnwireError or HttpError."""
 
     async def agents(self) -> list[AgentChoice]:
         """Return the agents; the first one answers by default."""
@@ -90,22 +81,6 @@ class SessionHost(Protocol):
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None: ...
 
 
-@contextmanager
-def _client_errors() -> Generator[None]:
-    try:
-        yield
-    except ClientError as error:
-        raise HostFailure(str(error), is_missing=error.status == 404) from error
-
-
-@contextmanager
-def _core_errors() -> Generator[None]:
-    try:
-        yield
-    except (TurnwireError, HttpError) as error:
-        raise HostFailure(str(error), is_missing=error.code == "session_not_found") from error
-
-
 class ServerHost:
     """A running server. Its turns outlive the editor, and a lost connection is resumed."""
 
@@ -113,60 +88,51 @@ class ServerHost:
         self._client = client
 
     async def agents(self) -> list[AgentChoice]:
-        with _client_errors():
-            found = (await self._client.request("GET", "/v1/agents"))["agents"]
+        found = (await self._client.request("GET", "/v1/agents"))["agents"]
         return [
             AgentChoice(item["name"], item.get("description") or "", bool(item.get("takes_attachments")))
             for item in found
         ]
 
     async def create_session(self) -> str:
-        with _client_errors():
-            return (await self._client.create_session()).id
+        return (await self._client.create_session()).id
 
     async def turns(self, session_id: str) -> list[HostedTurn]:
-        with _client_errors():
-            session = await self._client.session(session_id, limit=_MAX_TURNS)
+        session = await self._client.session(session_id, limit=_MAX_TURNS)
         return [_hosted(turn) for turn in session.turns]
 
     async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
-        with _client_errors():
-            page = await self._client.sessions(before=before, limit=_PAGE)
+        page = await self._client.sessions(before=before, limit=_PAGE)
         return [HostedSession(item.id, item.title or "", item.updated_at) for item in page.sessions], page.next
 
     async def start(
         self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
     ) -> str:
-        with _client_errors():
-            turn = await self._client.enqueue(
-                session_id, message, agent=agent, attachments=[*attachments] or None, on_busy=on_busy
-            )
+        turn = await self._client.enqueue(
+            session_id, message, agent=agent, attachments=[*attachments] or None, on_busy=on_busy
+        )
         return turn.id
 
     async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
         turn = self._client.turn(turn_id)
-        with _client_errors():
-            async with aclosing(turn.updates()) as updates:
-                async for update in updates:
-                    match update:
-                        case ReceivedEvent(event=event):
-                            yield turn.position, event
-                        case Gap(state=state):
-                            yield state
-                        case _:
-                            pass
+        async with aclosing(turn.updates()) as updates:
+            async for update in updates:
+                match update:
+                    case ReceivedEvent(event=event):
+                        yield turn.position, event
+                    case Gap(state=state):
+                        yield state
+                    case _:
+                        pass
 
     async def cancel(self, turn_id: str) -> None:
-        with _client_errors():
-            await self._client.cancel(turn_id)
+        await self._client.cancel(turn_id)
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
-        with _client_errors():
-            await self._client.decide(turn_id, call_id, approved=approved, args=args)
+        await self._client.decide(turn_id, call_id, approved=approved, args=args)
 
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
-        with _client_errors():
-            await self._client.reply(turn_id, question_id, value, declined=declined)
+        await self._client.reply(turn_id, question_id, value, declined=declined)
 
 
 def _hosted(turn: TurnSummary) -> HostedTurn:
@@ -186,19 +152,16 @@ class EmbeddedSessions:
         ]
 
     async def create_session(self) -> str:
-        with _core_errors():
-            session, _ = await self._services.store.ensure_session(LOCAL_PRINCIPAL, None, None)
+        session, _ = await self._services.store.ensure_session(LOCAL_PRINCIPAL, None, None)
         return session.id
 
     async def turns(self, session_id: str) -> list[HostedTurn]:
-        with _core_errors():
-            session = await self._services.store.find_session(LOCAL_PRINCIPAL, session_id)
-            turns = await self._services.store.list_turns(LOCAL_PRINCIPAL, session_id=session.id, limit=_MAX_TURNS)
+        session = await self._services.store.find_session(LOCAL_PRINCIPAL, session_id)
+        turns = await self._services.store.list_turns(LOCAL_PRINCIPAL, session_id=session.id, limit=_MAX_TURNS)
         return [HostedTurn(turn.id, turn.phase, turn.last_position) for turn in turns]
 
     async def sessions(self, before: str | None) -> tuple[list[HostedSession], str | None]:
-        with _core_errors():
-            found = await self._services.store.list_sessions(LOCAL_PRINCIPAL, before=before, limit=_PAGE)
+        found = await self._services.store.list_sessions(LOCAL_PRINCIPAL, before=before, limit=_PAGE)
         sessions = [HostedSession(item.id, item.title or "", time_text(item.updated_at)) for item in found]
         return sessions, found[-1].id if len(found) == _PAGE else None
 
@@ -206,31 +169,26 @@ class EmbeddedSessions:
         self, session_id: str, message: str, attachments: Sequence[dict[str, Any]], agent: str | None, on_busy: OnBusy
     ) -> str:
         fields = {"message": message, "session_id": session_id, "agent": agent, "on_busy": on_busy}
-        with _core_errors():
-            body = parse_fields(MessageBody, {**fields, "attachments": attachments})
-            accepted = await start_turn(self._services, LOCAL_PRINCIPAL, body, channel="acp")
+        body = parse_fields(MessageBody, {**fields, "attachments": attachments})
+        accepted = await start_turn(self._services, LOCAL_PRINCIPAL, body, channel="acp")
         return accepted.record.id
 
     async def events(self, turn_id: str) -> AsyncGenerator[Positioned | TurnState]:
         store = self._services.store
-        with _core_errors():
-            try:
-                async with aclosing(follow(store, turn_id)) as batches:
-                    async for events in batches:
-                        for logged in events:
-                            yield logged.position, logged.event
-            except EventsGoneError:
-                record = await store.find_turn(LOCAL_PRINCIPAL, turn_id)
-                yield await turn_state(store, record)
+        try:
+            async with aclosing(follow(store, turn_id)) as batches:
+                async for events in batches:
+                    for logged in events:
+                        yield logged.position, logged.event
+        except EventsGoneError:
+            record = await store.find_turn(LOCAL_PRINCIPAL, turn_id)
+            yield await turn_state(store, record)
 
     async def cancel(self, turn_id: str) -> None:
-        with _core_errors():
-            await self._services.runner.cancel(turn_id)
+        await self._services.runner.cancel(turn_id)
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, args: dict[str, Any]) -> None:
-        with _core_errors():
-            await self._services.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, args=args)
+        await self._services.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, args=args)
 
     async def reply(self, turn_id: str, question_id: str, value: Any, *, declined: bool) -> None:
-        with _core_errors():
-            await self._services.runner.reply(turn_id, question_id, value, declined=declined, by=LOCAL_PRINCIPAL)
+        await self._services.runner.reply(turn_id, question_id, value, declined=declined, by=LOCAL_PRINCIPAL)

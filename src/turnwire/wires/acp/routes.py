@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.errors import TurnwireError
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -48,7 +49,7 @@ from turnwire.wires.acp.encoder import (
     standing_events,
     state_updates,
 )
-from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, HostFailure, SessionHost
+from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, SessionHost
 from turnwire.wires.acp.messages import (
     PROTOCOL_VERSION,
     AcpModel,
@@ -131,8 +132,9 @@ class AcpAgent:
             return await function(parse_fields(model, params))
         except HttpError as error:
             raise RpcError(INVALID_PARAMS, str(error)) from error
-        except HostFailure as error:
-            raise RpcError(RESOURCE_NOT_FOUND if error.is_missing else INTERNAL_ERROR, str(error)) from error
+        except TurnwireError as error:
+            is_missing = error.code.endswith("_not_found")
+            raise RpcError(RESOURCE_NOT_FOUND if is_missing else INTERNAL_ERROR, str(error)) from error
 
     async def close(self) -> None:
         """Stop following turns. The turns go on."""
@@ -337,7 +339,7 @@ class AcpAgent:
                         error = event
                     if isinstance(event, DoneEvent):
                         return event, error
-            raise HostFailure("the turn ended without its last event")
+            raise RpcError(INTERNAL_ERROR, "the turn ended without its last event")
         finally:
             if caught_up is not None and not caught_up.done():
                 caught_up.set_result(None)
@@ -403,7 +405,7 @@ class AcpAgent:
                 decision = self._host.decide(turn_id, request.call_id, approved=approved, args=request.args)
                 # Shielded, so that the editor's answer is recorded even if the request is dropped meanwhile.
                 await asyncio.shield(decision)
-        except (RpcError, HostFailure, LookupError, TypeError) as error:
+        except (RpcError, TurnwireError, HttpError, LookupError, TypeError) as error:
             logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)
 
     async def _ask_question(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
@@ -440,7 +442,7 @@ class AcpAgent:
         except RpcError as error:
             logger.warning("the editor has not shown a form: %s", error)
             await self._ask_without_form(session, turn_id, question)
-        except (HostFailure, LookupError, TypeError) as error:
+        except (TurnwireError, HttpError, LookupError, TypeError) as error:
             logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
 
     async def _choose(self, session: _OpenSession, turn_id: str, question: QuestionEvent, form: TextForm) -> None:
@@ -458,7 +460,7 @@ class AcpAgent:
             declined = outcome["optionId"] == "decline"
             value = None if declined else choices[outcome["optionId"]]
             await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
-        except (RpcError, HostFailure, LookupError, TypeError) as error:
+        except (RpcError, TurnwireError, HttpError, LookupError, TypeError) as error:
             logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
 
     async def _take_answer(self, session: _OpenSession, params: PromptParams) -> tuple[str, Following] | None:
@@ -472,7 +474,7 @@ class AcpAgent:
             del session.forms[turn_id, question_id]
             try:
                 await self._host.reply(turn_id, question_id, form.value, declined=False)
-            except HostFailure as error:
+            except (TurnwireError, HttpError) as error:
                 logger.warning("the question %s of turn %s was not answered here: %s", question_id, turn_id, error)
                 return None
             form = next(iter(session.forms.values()), None)
