@@ -15,8 +15,7 @@ from turnwire.server.errors import invalid_request
 from turnwire.server.messages import parse_count
 from turnwire.server.services import Services
 from turnwire.server.turns import Place, last_turns, on_busy_for, start_turn, turn_state
-from turnwire.wires.ag_ui.encoder import AgUi
-from turnwire.wires.ag_ui.frames import interrupt_id
+from turnwire.wires.ag_ui.encoder import AgUi, interrupt_id
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of, run_message_body
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
 from turnwire.wires.conversation import MAX_TURNS, find_turn_in, kept_messages, missing_answers, record_answers

@@ -22,12 +22,12 @@ from turnwire.server.streams.socket import REFUSED, SilentWire, SocketHandler
 from turnwire.server.streams.stream import STREAM_HEADERS, Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import stop_turns
 from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, find_runs, start_chat, still_waiting
-from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
-from turnwire.wires.ai_sdk.frames import DATA, END, chunks_of
+from turnwire.wires.ai_sdk.encoder import DATA, AiSdk, AnswerText, chunks_of
 from turnwire.wires.ai_sdk.history import chat_messages
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, read_chat
 from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk
 from turnwire.wires.ai_sdk.settings import AiSdkSettings
+from turnwire.wires.frames import DONE
 
 _ANSWER_TEXT = AnswerText()
 _FIRST_VERSION = 7  # The first that has this transport.
@@ -72,7 +72,7 @@ async def _continue(
         # There is more to answer: these chunks make the client send the rest.
         headers = _headers(request, wire, record, RunId(record.id))
         content_type = b"content-type", wire.media_type.encode("ascii")
-        await request.respond(200, b"".join(still_waiting(record.id)) + END, [*STREAM_HEADERS, content_type, *headers])
+        await request.respond(200, b"".join(still_waiting(record.id)) + DONE, [*STREAM_HEADERS, content_type, *headers])
         return None
     return _open(request, services, record, RunId(record.id, point.position), point, wire)
 
