@@ -10,6 +10,7 @@ from msgspec import Struct
 from pydantic import (
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -34,6 +35,10 @@ _NAMES = (
 )
 TASK_STATES = tuple(f"TASK_STATE_{name}" for name in _NAMES)
 """The states of the protocol; tasks of ours have some of them."""
+
+
+_EMPTY_IS_NONE = BeforeValidator(lambda value: value or None)
+OptionalId = Annotated[ClientId | None, _EMPTY_IS_NONE]
 
 
 class _A2aModel(BaseModel):
@@ -90,16 +95,11 @@ def _standard_base64(text: str) -> str:
 
 class A2aMessage(_A2aModel):
     message_id: str = Field(min_length=1, max_length=200)
-    context_id: ClientId | None = None
-    task_id: ClientId | None = None
+    context_id: OptionalId = None
+    task_id: OptionalId = None
     role: Literal["ROLE_USER", "user"]
     parts: list[Part] = Field(min_length=1, max_length=_MAX_PARTS)
     metadata: dict[str, Any] | None = None
-
-    @field_validator("context_id", "task_id", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
     @property
     def text(self) -> str:
@@ -115,15 +115,10 @@ def _json_text(data: Any) -> str:
 class PushConfig(_A2aModel):
     """The address that is called when a task waits or has ended."""
 
-    id: ClientId | None = None
+    id: OptionalId = None
     url: str = Field(max_length=2_000)
     token: str | None = Field(None, max_length=1_000, pattern=r"^[\x21-\x7e]*$")
     authentication: "PushAuthentication | None" = None
-
-    @field_validator("id", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
 
 class PushAuthentication(_A2aModel):
@@ -172,18 +167,13 @@ class TaskParams(_A2aModel):
 
 
 class ListTasksParams(_A2aModel):
-    context_id: ClientId | None = None
-    status: str | None = None
+    context_id: OptionalId = None
+    status: Annotated[str | None, _EMPTY_IS_NONE] = None
     page_size: int = Field(50, ge=1, le=100)
-    page_token: ClientId | None = None
+    page_token: OptionalId = None
     history_length: int | None = Field(None, ge=0)
     status_timestamp_after: datetime | None = None
     include_artifacts: bool = False
-
-    @field_validator("context_id", "page_token", "status", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
     @field_validator("status")
     @classmethod

@@ -1,10 +1,9 @@
-"""Resume points in the stream of a task: after a frame that the client has, or after a snapshot of the task."""
+"""The resume point after a snapshot of a task."""
 
-from turnwire.core.contracts.stores import LogReader
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnRecord, TurnState
-from turnwire.server.streams.resume import FRAMES, LogVisitor, ResumePoint, find_point, walk_log
+from turnwire.server.streams.resume import LogVisitor, ResumePoint, walk_log
 from turnwire.server.streams.stored_log import StateReader
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.a2a.frames import task_of_state
@@ -37,8 +36,3 @@ async def snapshot_point(store: StateReader, record: TurnRecord, wire: A2a) -> R
 
 def _task_frame(state: TurnState, record: TurnRecord, wire: A2a) -> bytes:
     return frame(wire.event({"task": task_of_state(state, record)}))
-
-
-async def frame_point(store: LogReader, record: TurnRecord, wire: A2a, number: int) -> ResumePoint:
-    """Return the point after the frame with this number. Raises HttpError 410 or 416."""
-    return await find_point(store, record.id, wire, FRAMES, number)

@@ -17,7 +17,7 @@ from turnwire.server.auth import Caller
 from turnwire.server.messages import parse_frame_number
 from turnwire.server.request import Request
 from turnwire.server.services import Services
-from turnwire.server.streams.resume import START, ResumePoint
+from turnwire.server.streams.resume import FRAMES, START, ResumePoint, find_point
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn, turn_state
 from turnwire.wires.a2a.card import PREFIX
@@ -47,7 +47,7 @@ from turnwire.wires.a2a.messages import (
     read_answers,
 )
 from turnwire.wires.a2a.push import CHANNEL, PushConfigs, PushSender, StoredConfig, check_address
-from turnwire.wires.a2a.resume import frame_point, snapshot_point
+from turnwire.wires.a2a.resume import snapshot_point
 from turnwire.wires.a2a.settings import A2aSettings
 from turnwire.wires.conversation import record_answers
 
@@ -200,7 +200,8 @@ async def subscribe(call: TaskCall, params: TaskParams) -> Stream:
         raise A2aError(UNSUPPORTED, "the task has ended; get it instead")
     with call.services.streams.room(call.caller.principal):
         if last_id:
-            point = await frame_point(store, record, call.wire(record), parse_frame_number(last_id, "Last-Event-ID"))
+            number = parse_frame_number(last_id, "Last-Event-ID")
+            point = await find_point(store, record.id, call.wire(record), FRAMES, number)
         else:
             point = await snapshot_point(store, record, call.wire(record))
         return _stream(call, record, point)
