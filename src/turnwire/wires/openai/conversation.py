@@ -29,16 +29,14 @@ from turnwire.wires.openai.messages import (
     prompt_body,
     read_input,
 )
-from turnwire.wires.openai.responses.encoder import (
-    OpenAIResponses,
-)
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.openai.responses.frames import (
     ECHOED,
     SERVER_CALLS,
     call_of_request,
     parse_response_id,
 )
-from turnwire.wires.openai.responses.resume import count_segments, segment_of_answer
+from turnwire.wires.openai.responses.resume import read_segments
 from turnwire.wires.openai.settings import OpenAISettings
 
 DEFAULT_MODEL = "turnwire"
@@ -61,7 +59,7 @@ async def find_response(services: Services, caller: Caller, name: str) -> tuple[
     except TurnNotFoundError:
         pass
     else:
-        if segment == 1 or segment <= await count_segments(services.store, record.id):
+        if segment == 1 or segment <= (await read_segments(services.store, record.id)).count:
             return record, OpenAIResponses(record.options, segment)
     raise HttpError(404, "response_not_found", f"no response has the id {name!r}")
 
@@ -187,7 +185,8 @@ async def _answer(
         raise invalid("previous_response_id", "name the response that asked for the approval")
     decisions = dict(map(_decision, conversation.approvals))
     record = await take_answers(services, caller, record, decisions, outputs, "input")
-    segment = await segment_of_answer(services.store, record.id, next(iter([*decisions, *outputs])))
+    segments = await read_segments(services.store, record.id)
+    segment = segments.answered_in(next(iter([*decisions, *outputs])))
     return record, OpenAIResponses(record.options, segment)
 
 

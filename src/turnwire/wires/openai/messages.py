@@ -10,12 +10,11 @@ from msgspec import Meta, Struct
 from pydantic import BaseModel, Field
 
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.journal.waits import CLIENT_TOOLS
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json
+from turnwire.server.messages import ModelOptionsBody, WireMessageBody, parse_fields, parse_json
 from turnwire.server.turns import Place
 from turnwire.wires.openai.chat.encoder import parse_call_id
 
@@ -119,19 +118,10 @@ class CompletionBody(_PromptOptions):
     stop: str | list[str] | None = None
 
 
-class PromptBody(MessageBody):
-    """A message from such a body. `request_options` are the body's other fields, for the agent's options.
+class PromptBody(WireMessageBody):
+    """A message from such a body. `sent` is the message with the conversation around it, as the client sent it."""
 
-    `sent` is the message with the conversation around it, as the client sent it.
-    """
-
-    request_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     sent: list[Any] = Field(default_factory=list[Any])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        tools = [tool.model_dump() for tool in self.tools]
-        return {**self.request_options, **({CLIENT_TOOLS: tools} if tools else {})}
 
     def fingerprint(self) -> str:
         # Without the session: it may be found differently when a client repeats its request.
@@ -177,7 +167,7 @@ def prompt_body(
             "attachments": list(attachments),
             "session_id": session_id,
             "agent": model,
-            "request_options": options,
+            "extra_options": options,
             "tools": list(tools),
             "sent": msgspec.to_builtins(sent),
         },

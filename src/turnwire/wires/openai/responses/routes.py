@@ -26,7 +26,7 @@ from turnwire.wires.openai.conversation import begin_response, find_response
 from turnwire.wires.openai.messages import ResponseBody, invalid, openai_error, parse_response_body
 from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.openai.responses.frames import decision_item, input_items, output_item, response_id
-from turnwire.wires.openai.responses.resume import answers_before, find_in_response, response_so_far, settled_response
+from turnwire.wires.openai.responses.resume import find_in_response, read_segments, response_so_far, settled_response
 
 _MAX_ITEMS = 100
 _DATA = b"data: "
@@ -143,7 +143,8 @@ async def _input_items(services: Services, record: TurnRecord, segment: int) -> 
         return input_items(record)
     return [
         output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
-        for answer in await answers_before(services.store, record.id, segment)
+        for number, answer in (await read_segments(services.store, record.id)).answers
+        if number == segment
     ]
 
 
