@@ -18,8 +18,7 @@ from turnwire.server.router import Endpoint, Json, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
 from turnwire.wires.a2a import tasks
-from turnwire.wires.a2a.card import PREFIX, WELL_KNOWN, agent_card
-from turnwire.wires.a2a.frames import VERSIONS, Version, rpc_result
+from turnwire.wires.a2a.frames import PREFIX, VERSIONS, WELL_KNOWN, Version, agent_card, rpc_result
 from turnwire.wires.a2a.messages import (
     INVALID_JSON,
     INVALID_REQUEST,

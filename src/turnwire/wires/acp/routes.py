@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -34,6 +34,7 @@ from turnwire.wires.acp.connection import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
+    RpcConnection,
     RpcError,
 )
 from turnwire.wires.acp.encoder import (
@@ -45,9 +46,9 @@ from turnwire.wires.acp.encoder import (
     choice_request,
     form_request,
     permission_request,
-    question_text,
     standing_events,
     state_updates,
+    text_chunk,
 )
 from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, SessionHost
 from turnwire.wires.acp.messages import (
@@ -73,13 +74,6 @@ _MAX_FORMS = 3
 """How often a form is shown whose answer does not fit."""
 
 
-class EditorPeer(Protocol):
-    """The editor at the other end of the connection."""
-
-    async def notify(self, method: str, params: dict[str, Any]) -> None: ...
-    async def request(self, method: str, params: dict[str, Any]) -> Any: ...
-
-
 class _OpenSession(Struct, eq=False):
     """A session that the editor has open: its agent, and its turns that this connection follows."""
 
@@ -99,7 +93,9 @@ class _OpenSession(Struct, eq=False):
 
 
 class AcpAgent:
-    """Answers the requests of one editor."""
+    """Answers the requests of one editor, which is the `peer`."""
+
+    peer: RpcConnection
 
     def __init__(self, host: SessionHost, version: str, agent: str | None = None) -> None:
         """`agent` is the name of the agent that new sessions use; the host's default one without it."""
@@ -110,7 +106,6 @@ class AcpAgent:
         self._sessions: dict[str, _OpenSession] = {}
         self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._takes_forms = False
-        self.peer: EditorPeer | None = None
         self._methods: Mapping[str, tuple[type[AcpModel], Callable[[Any], Awaitable[Any]]]] = {
             "initialize": (InitializeParams, self._initialize),
             "authenticate": (AcpModel, self._authenticate),
@@ -357,7 +352,6 @@ class AcpAgent:
             await self._ask_question(session, turn.id, question)
 
     async def _show(self, session: _OpenSession, updates: list[Update]) -> None:
-        assert self.peer is not None
         for update in updates:
             await self.peer.notify("session/update", {"sessionId": session.id, "update": update})
 
@@ -396,17 +390,20 @@ class AcpAgent:
             task.cancel()
 
     async def _decide(self, turn_id: str, request: ApprovalRequestEvent, params: dict[str, Any]) -> None:
-        assert self.peer is not None
         try:
-            answer: Any = await self.peer.request("session/request_permission", params)
-            outcome: dict[str, Any] = answer["outcome"]
-            if outcome.get("outcome") == "selected":
-                approved = outcome.get("optionId") == "allow"
+            if (option := await self._selected_option(params)) is not None:
+                approved = option == "allow"
                 decision = self._host.decide(turn_id, request.call_id, approved=approved, args=request.args)
                 # Shielded, so that the editor's answer is recorded even if the request is dropped meanwhile.
                 await asyncio.shield(decision)
-        except (RpcError, TurnwireError, HttpError, LookupError, TypeError) as error:
+        except (TurnwireError, HttpError, RpcError, LookupError, TypeError) as error:
             logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)
+
+    async def _selected_option(self, params: dict[str, Any]) -> str | None:
+        """Return the option that the person has chosen of a request for permission; None without a choice."""
+        answer: Any = await self.peer.request("session/request_permission", params)
+        outcome: dict[str, Any] = answer["outcome"]
+        return outcome.get("optionId", "") if outcome.get("outcome") == "selected" else None
 
     async def _ask_question(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
         if self._takes_forms:
@@ -426,7 +423,6 @@ class AcpAgent:
 
     async def _fill_form(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
         """Ask by an elicitation, again if the answer does not fit."""
-        assert self.peer is not None
         problem = ""
         try:
             for _ in range(_MAX_FORMS):
@@ -447,19 +443,15 @@ class AcpAgent:
 
     async def _choose(self, session: _OpenSession, turn_id: str, question: QuestionEvent, form: TextForm) -> None:
         """Ask by the options of a permission."""
-        assert self.peer is not None
         choices = {f"choice-{index}": value for index, (_, value) in enumerate(form.choices)}
         request = choice_request(session.id, turn_id, question, [name for name, _ in form.choices])
         try:
             session.choices[turn_id, question.id] = request
             await self._show(session, [choice_call(request)])
-            answer: Any = await self.peer.request("session/request_permission", request)
-            outcome: dict[str, Any] = answer["outcome"]
-            if outcome.get("outcome") != "selected":
-                return
-            declined = outcome["optionId"] == "decline"
-            value = None if declined else choices[outcome["optionId"]]
-            await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
+            if (option := await self._selected_option(request)) is not None:
+                declined = option == "decline"
+                value = None if declined else choices[option]
+                await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
         except (RpcError, TurnwireError, HttpError, LookupError, TypeError) as error:
             logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
 
@@ -485,4 +477,5 @@ class AcpAgent:
 
     async def _show_text(self, session: _OpenSession, turn_id: str, text: str) -> None:
         session.text_count += 1
-        await self._show(session, [question_text(text, f"{turn_id}:question-{session.text_count}")])
+        # The message is not in the log: a question, or what is wrong with its answer.
+        await self._show(session, [text_chunk("agent_message_chunk", text, f"{turn_id}:question-{session.text_count}")])

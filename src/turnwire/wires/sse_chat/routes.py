@@ -2,6 +2,9 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
+from turnwire.core.contracts.stores import LogReader
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
@@ -20,7 +23,16 @@ from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection
-from turnwire.server.streams.resume import is_in_log
+from turnwire.server.streams.resume import (
+    BYTES,
+    FRAMES,
+    ResumePoint,
+    find_cursor,
+    find_point,
+    is_in_log,
+    is_void,
+    void_of,
+)
 from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 from turnwire.server.streams.stream import (
     SessionSource,
@@ -34,7 +46,6 @@ from turnwire.server.turns import budget_header, logged_json, remaining_budget, 
 from turnwire.wires.conversation import respond_with_answer
 from turnwire.wires.frames import BaseEncoder, StatefulWire
 from turnwire.wires.sse_chat.encoder import SseChat
-from turnwire.wires.sse_chat.resume import find_position, find_resume_point, not_in_log
 
 SSE_CHAT = SseChat()
 _MAX_WAIT_SECONDS = 60
@@ -69,7 +80,7 @@ async def chat_stream(request: Request, services: Services) -> Stream:
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
         request.added += budget_header(await remaining_budget(services, request.caller.principal))
-        point = await find_position(services.store, accepted.record, SSE_CHAT, cursor)
+        point = await _find_position(services.store, accepted.record, SSE_CHAT, cursor)
         return stream_turn(request, services, accepted.record, SSE_CHAT, point)
 
 
@@ -103,7 +114,7 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         await _long_poll(request, services, record, cursor)
         return None
     by_frame = wire.numbers_frames and b"last-event-id" in request.headers
-    point = await find_resume_point(services.store, record, wire, cursor, offset=offset, by_frame=by_frame)
+    point = await _find_resume_point(services.store, record, wire, cursor, offset=offset, by_frame=by_frame)
     if point is not None and point.is_end and not point.rest:
         # Only this status stops a browser's EventSource from reconnecting.
         await request.respond(204)
@@ -134,7 +145,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
     except ValueError:
         raise invalid_request("wait: not a number of seconds") from None
     if not await is_in_log(services.store, record, cursor):
-        raise not_in_log()
+        raise _not_in_log()
     principal = request.caller.principal
     async with services.requests.slot(principal):
         events = await services.store.read(record.id, cursor.position, 1_000)
@@ -199,6 +210,48 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
         return build(query)
     except ValueError as error:
         raise invalid_request(str(error)) from None
+
+
+# Resume points, of any wire: after a position of the log, a frame, or a byte
+
+
+async def _find_resume_point(
+    store: LogReader, record: TurnRecord, wire: Wire, cursor: Cursor, *, offset: int | None, by_frame: bool
+) -> ResumePoint | None:
+    """Return where a client continues: after a byte, a frame or a position; None for one that has nothing yet.
+
+    Raises HttpError 409, 410, 416.
+    """
+    if not wire.keeps_state:
+        return await _find_position(store, record, wire, cursor)
+    if by_frame:
+        return await find_point(store, record.id, wire, FRAMES, cursor.position)
+    if offset:
+        return await find_point(store, record.id, wire, BYTES, offset)
+    return await _find_text_position(store, record, cursor) if cursor.position else None
+
+
+async def _find_position(store: LogReader, record: TurnRecord, wire: Wire, cursor: Cursor) -> ResumePoint:
+    """Return the point after a position, on a wire that keeps no state."""
+    point = await find_cursor(store, record, cursor)
+    waits = point.control is None and not point.is_end and cursor.position == record.last_position
+    return replace(point, rest=wire.opening) if waits else point
+
+
+async def _find_text_position(store: LogReader, record: TurnRecord, cursor: Cursor) -> ResumePoint:
+    """Return the point after a position of a wire that has no control frames, so that errors are raised instead."""
+    if not await is_in_log(store, record, cursor):
+        raise _not_in_log()
+    if record.phase == "ended" and cursor.position == record.last_position:
+        return ResumePoint(cursor.position, is_end=True)
+    void = await void_of(store, record.id)
+    if is_void(tuple(span[:-1] for span in void), cursor.position):
+        raise _not_in_log()
+    return ResumePoint(cursor.position, void=void)
+
+
+def _not_in_log() -> HttpError:
+    return HttpError(409, "reset", "after is not a position of this log; read again from after=0")
 
 
 def routes() -> list[Route]:
