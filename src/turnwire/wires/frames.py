@@ -5,7 +5,7 @@ finds a line break that is not there.
 """
 
 from collections.abc import Container, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -85,6 +85,11 @@ def answer_text(body: bytes) -> str:
 def omit_none(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not None: a null is fatal to some clients."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a value of a client as the JSON object that it is, or else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def text_or_json(value: Any) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,7 @@ from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import Question
 from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
-from turnwire.wires.frames import omit_none
+from turnwire.wires.frames import as_object, omit_none
 
 _MAX_PARTS = 200
 _YES = frozenset({"approve", "approved", "allow", "yes", "y", "ok"})
@@ -47,11 +47,6 @@ class _A2aModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the value if it is an object."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
-
-
 class Part(_A2aModel):
     """A piece of a message: text, data, or a file by its bytes or its address."""
 
@@ -66,9 +61,10 @@ class Part(_A2aModel):
     @classmethod
     def _unwrap_file(cls, part: Any) -> Any:
         """Read a file as A2A 0.3 has it, in an object of its own."""
-        file = (_fields(part) or {}).get("file")
-        if (known := _fields(file)) is None:
+        file = as_object(part).get("file")
+        if not isinstance(file, dict):
             return part
+        known = as_object(file)
         content = {"raw": known.get("bytes"), "url": known.get("uri")}
         return omit_none(**content, filename=known.get("name"), mediaType=known.get("mimeType"))
 
@@ -205,8 +201,9 @@ class SetPushParams(_A2aModel):
     @model_validator(mode="before")
     @classmethod
     def _gather(cls, fields: Any) -> Any:
-        if (known := _fields(fields)) is None:
+        if not isinstance(fields, dict):
             return fields
+        known = as_object(fields)
         config: Any = known.get("pushNotificationConfig", known)
         return {"taskId": known.get("taskId", known.get("task_id")), "config": config}
 
@@ -220,8 +217,8 @@ class PushParams(_A2aModel):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, fields: Any) -> Any:
-        known = _fields(fields)
-        if known is None or "taskId" in known or "task_id" in known:
+        known = as_object(fields)
+        if not known or "taskId" in known or "task_id" in known:
             return fields
         return omit_none(taskId=known.get("id"), id=known.get("pushNotificationConfigId"))
 
@@ -270,10 +267,11 @@ def read_answers(sent: A2aMessage, *, decides: bool, question: Question | None) 
     question, if it has exactly one.
     """
     for part in sent.parts:
-        fields = _fields(part.data)
-        if fields is not None and fields.keys() & TaskAnswers.model_fields.keys():
+        data: Any = part.data
+        fields = as_object(data)
+        if fields.keys() & TaskAnswers.model_fields.keys():
             return parse_fields(TaskAnswers, fields)
-        if fields is not None and decides:
+        if isinstance(data, dict) and decides:
             return parse_fields(TaskAnswers, {"approvals": [fields]})
         if part.data is not None and question is not None:
             return _reply(question, part.data)

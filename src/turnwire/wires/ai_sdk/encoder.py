@@ -6,7 +6,7 @@ ended, the client would send requests without end.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self, assert_never, cast
+from typing import Any, Self, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
@@ -50,6 +50,7 @@ from turnwire.wires.frames import (
     StatefulWire,
     answer_json,
     answer_text,
+    as_object,
     frame,
     omit_none,
     text_or_json,
@@ -471,8 +472,7 @@ def _step_id(event: SearchEvent | ReviewEvent) -> str:
 def _custom_part(event: CustomEvent) -> bytes:
     """Return an application's event as a data part; data with an `id` replaces the part of the same id."""
     name = f"custom-{event.name}" if event.name in _RESERVED_PARTS else event.name
-    data: Any = event.data
-    part_id = cast("dict[str, Any]", data).get("id") if isinstance(data, dict) else None
+    part_id = as_object(event.data).get("id")
     return chunk(f"data-{name}", {**omit_none(id=part_id if isinstance(part_id, str) else None), "data": event.data})
 
 

@@ -12,7 +12,6 @@ from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id
 from turnwire.server.services import Services
 from turnwire.server.turns import Place, last_turns, start_turn
 from turnwire.wires.conversation import missing_answers, record_answers
@@ -22,6 +21,7 @@ from turnwire.wires.openai.messages import (
     ClientConversation,
     PromptBody,
     ResponseBody,
+    check_client_id,
     client_functions,
     format_options,
     invalid,
@@ -108,12 +108,7 @@ async def last_turn(services: Services, caller: Caller, session_id: str | None) 
 def _conversation_id(body: ResponseBody) -> str | None:
     conversation = body.conversation
     name = conversation.get("id") if isinstance(conversation, dict) else conversation
-    if not name:
-        return None
-    try:
-        return check_id(str(name))
-    except HttpError:
-        raise invalid("conversation", "an id has up to 128 letters, digits and . _ : @ -") from None
+    return check_client_id("conversation", str(name)) if name else None
 
 
 def _prompt(

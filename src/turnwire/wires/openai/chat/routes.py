@@ -10,7 +10,6 @@ from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id
 from turnwire.server.request import Request
 from turnwire.server.router import Json, Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
@@ -23,9 +22,9 @@ from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupt
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
+    check_client_id,
     client_functions,
     format_options,
-    invalid,
     openai_error,
     option_not_taken,
     parse_completion_body,
@@ -110,7 +109,8 @@ async def _begin(
     agent = agent_of(services, body.model)
     if conversation.results:
         return await _continue(request, services, conversation), False
-    session_id = _session_id(request)
+    named = request.header(b"x-session-id")
+    session_id = check_client_id("X-Session-Id", named) if named else None
     options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
     options |= format_options(body)
     if conversation.instructions:
@@ -158,14 +158,6 @@ async def show_model(request: Request, services: Services) -> Json:
     name = request.params["id"]
     agent_of(services, name)  # Raises an error for an unknown name; `turnwire` is known, as in requests.
     return _model(name)
-
-
-def _session_id(request: Request) -> str | None:
-    text = request.header(b"x-session-id")
-    try:
-        return check_id(text) if text else None
-    except HttpError:
-        raise invalid("X-Session-Id", "an id has up to 128 letters, digits and . _ : @ -") from None
 
 
 def _model(name: str) -> dict[str, Any]:
