@@ -13,7 +13,6 @@ TESTS = Path(__file__).parent
 
 GERUNDS = {
     "embedding": "the noun for a vector of a text",
-    "framing": "the noun for how a protocol marks the borders of its messages",
     "recording": "the noun for a turn in a file",
     "reporting": "the noun for metrics, traces and webhooks",
     "testing": "the noun for what is needed to test agents, as other frameworks name it",

@@ -1,12 +1,9 @@
 """The wire contract: an encoder is a pure function of the log."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 
-import turnwire.wires
 from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
@@ -95,14 +92,6 @@ def test_control_is_encoded_or_none(wire: Wire) -> None:
         body = wire.control(control)
         assert body is None or len(body) > 0
         assert body == wire.control(control)
-
-
-def test_encoders_import_no_server_code() -> None:
-    folder = Path(turnwire.wires.__path__[0])
-    modules = [folder / "framing.py", folder / "turn_view.py", *folder.rglob("encoder.py"), *folder.rglob("frames.py")]
-    assert len(modules) > len(WIRES)
-    for module in modules:
-        assert not re.search(r"turnwire\.(app|assembly|server)\b", module.read_text()), module
 
 
 STATELESS = [name for name, wire in WIRES.items() if not wire.keeps_state]

@@ -18,7 +18,7 @@ from tests.contracts.turn_summary import Call, TurnSummary, fold
 from tests.examples import examples
 from tests.serving import until, within
 from tests.wires.served_log import ServedLog, served_log
-from turnwire.client import AsyncClient
+from turnwire.client import AsyncClient, ClientError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import (
     CustomEvent,
@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
 from turnwire.core.log.turns import TurnState
 from turnwire.wires.acp.connection import RpcConnection, RpcError
 from turnwire.wires.acp.encoder import Positioned, SessionUpdates, Update, standing_events, state_updates
-from turnwire.wires.acp.hosts import HostedTurn, HostFailure, ServerHost
+from turnwire.wires.acp.hosts import HostedTurn, ServerHost
 from turnwire.wires.acp.routes import AcpAgent
 
 EXAMPLES = settings(max_examples=examples(15))
@@ -251,7 +251,7 @@ class ScriptedHost:
         for positioned in enumerate(self.logs[int(turn_id[1:]) - 1], 1):
             yield positioned
         await self.lost.wait()
-        raise HostFailure("the server is away")
+        raise ClientError("the server is away")
 
 
 class Recorder:

@@ -13,7 +13,7 @@ from turnwire.core.contracts.wires import Gap, Reconnect, Reset
 from turnwire.core.log.codec import log_event
 from turnwire.core.log.events import CustomEvent, Event, StatusEvent, TokenEvent, ToolCallEvent
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame, frame
+from turnwire.wires.frames import COMMENT_HEARTBEAT, control_frame, frame
 from turnwire.wires.sse_chat.encoder import SseChat
 
 WIRE = SseChat()

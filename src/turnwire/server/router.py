@@ -71,14 +71,16 @@ class Route(Struct, frozen=True):
 
 
 class RouteGroup:
-    """Routes of the JSON API with one tag, each declared above its endpoint.
+    """Routes with one tag, each declared above its endpoint.
 
     A GET needs the scope `read` and takes a slot, others need `write`, unless they are declared otherwise.
     """
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, **shared: Any) -> None:
+        """`shared` are fields of all routes of the group."""
         self.tag = tag
         self.routes: list[Route] = []
+        self._shared = shared
 
     def route(
         self,
@@ -91,7 +93,7 @@ class RouteGroup:
         **fields: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare the decorated endpoint; `fields` are further ones of `Route`."""
-        fields = {"takes_slot": method == "GET", **fields, "max_upload_bytes": max_upload_bytes}
+        fields = {"takes_slot": method == "GET", **self._shared, **fields, "max_upload_bytes": max_upload_bytes}
         access = access or ("read" if method == "GET" else "write")
 
         def declare(endpoint: Endpoint) -> Endpoint:

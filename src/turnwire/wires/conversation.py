@@ -11,9 +11,11 @@ from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.core.people.suspension import Answer, ClientResultAnswer
 from turnwire.server.attachments import Attachment
 from turnwire.server.auth import Caller
-from turnwire.server.messages import parse_fields
+from turnwire.server.messages import MessageBody, parse_fields
+from turnwire.server.request import Request
 from turnwire.server.services import Services
-from turnwire.server.turns import Place
+from turnwire.server.streams.stream import turn_headers
+from turnwire.server.turns import Place, answer_json, answer_status, answer_turn, remaining_budget, turn_error
 
 Item = TypeVar("Item")
 
@@ -54,6 +56,20 @@ def call_arguments(args: Any) -> dict[str, Any]:
 
 
 # Answers
+
+
+async def respond_with_answer(
+    request: Request, services: Services, body: MessageBody, error_code: str | None = None
+) -> None:
+    """Start or join a turn, and answer when it has ended. Raises HttpError 500 with this code for a failed turn."""
+    answer = await answer_turn(services, request, body)
+    if answer is None:
+        return
+    record, state = answer
+    if (failure := turn_error(state, error_code)) is not None:
+        raise failure
+    budget = await remaining_budget(services, request.caller.principal)
+    await request.respond_json(answer_status(state), answer_json(state, budget), turn_headers(record))
 
 
 async def find_turn_in(services: Services, caller: Caller, turn_id: str, session_id: str | None) -> TurnRecord:

@@ -5,7 +5,7 @@ from typing import Any
 from turnwire import DoneEvent, ErrorEvent, ToolCallEvent
 from turnwire.core.contracts.wires import Encoder
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.wires.framing import StatefulWire, answer_json
+from turnwire.wires.frames import BaseEncoder, StatefulWire, answer_json
 from turnwire.wires.turn_view import TurnView
 
 
@@ -26,9 +26,7 @@ class Lines(StatefulWire):
         return LinesEncoder(self.tools)
 
 
-class LinesEncoder:
-    takes_heartbeat = True
-
+class LinesEncoder(BaseEncoder):
     def __init__(self, tools: bool) -> None:
         self.tools = tools
         self.turn = TurnView()
@@ -45,9 +43,6 @@ class LinesEncoder:
                 return line({"done": done.outcome, "turn_id": done.turn_id})
             case _:
                 return b""
-
-    def pause(self) -> bytes:
-        return b""
 
 
 def line(fields: dict[str, Any]) -> bytes:

@@ -49,7 +49,7 @@ from turnwire.wires.a2a.frames import (
     status_update,
     text_part,
 )
-from turnwire.wires.framing import (
+from turnwire.wires.frames import (
     TOKEN_BODY,
     TURN_FAILED,
     StatefulWire,
@@ -82,7 +82,6 @@ class A2a(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         version = VERSIONS.get(query.get("version", "1.0"))
         if version is None:
             raise ValueError(f"version: {' or '.join(VERSIONS)}")

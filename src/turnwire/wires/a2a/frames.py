@@ -2,21 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Raw, Struct
 
+from turnwire.core.contracts.agents import Agent, description_of, starters_of, takes_attachments
 from turnwire.core.contracts.stores import TurnStatus
 from turnwire.core.log.codec import ascii_json, time_text
 from turnwire.core.log.events import ApprovalRequestEvent, CitationEvent, QuestionEvent, ToolCallEvent
 from turnwire.core.log.turns import Question, Step, TurnRecord, TurnState
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import omit_none
 from turnwire.wires.progress import approval_question, open_client_calls, open_questions, status_of, waiting_steps
 from turnwire.wires.turn_view import WaitEvent
 
 Version = Literal["1.0", "0.3"]
 VERSIONS: Mapping[str, Version] = {"1.0": "1.0", "0.3": "0.3"}
 
+WELL_KNOWN = "/.well-known/agent-card.json"
+PREFIX = "/a2a/"
 EVENT = "urn:turnwire:event"
 """The name of our extension, under which the metadata of an update has the event of the log."""
 ANSWER = "answer"
@@ -251,6 +255,60 @@ def _task(
 
 def changed_at(record: TurnRecord) -> int:
     return record.ended_at or record.started_at or record.created_at
+
+
+# Cards: what an agent is called, what it does, and where it is reached
+
+
+def agent_card(name: str, agent: Agent, base_url: str, version: str, *, needs_key: bool) -> dict[str, Any]:
+    """Return the card of an agent of the server at `base_url`, with the fields of A2A 1.0 and those of 0.3."""
+    url = f"{base_url}{PREFIX}{quote(name, safe='')}"
+    description = description_of(agent) or f"The agent {name}."
+    card: dict[str, Any] = {
+        "name": name,
+        "description": description,
+        "version": version,
+        "supportedInterfaces": [
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+            {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+        ],
+        "capabilities": {
+            "streaming": True,
+            "pushNotifications": True,
+            "extendedAgentCard": False,
+            "extensions": [
+                {"uri": EVENT, "description": "Status updates have the event of the turn's log.", "required": False}
+            ],
+        },
+        "defaultInputModes": ["text/plain", "application/json", *(["*/*"] if takes_attachments(agent) else [])],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [
+            {
+                "id": name,
+                "name": name,
+                "description": description,
+                "tags": ["chat"],
+                "examples": starters_of(agent),
+            }
+        ],
+        # Of 0.3.
+        "protocolVersion": "0.3.0",
+        "url": url,
+        "preferredTransport": "JSONRPC",
+        "supportsAuthenticatedExtendedCard": False,
+    }
+    if needs_key:
+        card["securitySchemes"] = {
+            "apiKey": {
+                "httpAuthSecurityScheme": {"scheme": "Bearer"},
+                "type": "http",
+                "scheme": "bearer",
+            }
+        }
+        card["securityRequirements"] = [{"schemes": {"apiKey": {"list": []}}}]
+        card["security"] = [{"apiKey": []}]
+    return card
 
 
 # A2A 0.3

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
 from pydantic import (
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -22,7 +23,7 @@ from turnwire.core.log.codec import ascii_json
 from turnwire.core.log.turns import Question
 from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.messages import ClientId, ReplyBody, ToolResultBody, WireMessageBody, parse_fields
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import as_object, omit_none
 
 _MAX_PARTS = 200
 _YES = frozenset({"approve", "approved", "allow", "yes", "y", "ok"})
@@ -36,15 +37,14 @@ TASK_STATES = tuple(f"TASK_STATE_{name}" for name in _NAMES)
 """The states of the protocol; tasks of ours have some of them."""
 
 
+_EMPTY_IS_NONE = BeforeValidator(lambda value: value or None)
+OptionalId = Annotated[ClientId | None, _EMPTY_IS_NONE]
+
+
 class _A2aModel(BaseModel):
     """Fields are in camel case or, as in any ProtoJSON, in snake case. Unknown ones are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
-
-
-def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the value if it is an object."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 class Part(_A2aModel):
@@ -61,9 +61,10 @@ class Part(_A2aModel):
     @classmethod
     def _unwrap_file(cls, part: Any) -> Any:
         """Read a file as A2A 0.3 has it, in an object of its own."""
-        file = (_fields(part) or {}).get("file")
-        if (known := _fields(file)) is None:
+        file = as_object(part).get("file")
+        if not isinstance(file, dict):
             return part
+        known = as_object(file)
         content = {"raw": known.get("bytes"), "url": known.get("uri")}
         return omit_none(**content, filename=known.get("name"), mediaType=known.get("mimeType"))
 
@@ -90,16 +91,11 @@ def _standard_base64(text: str) -> str:
 
 class A2aMessage(_A2aModel):
     message_id: str = Field(min_length=1, max_length=200)
-    context_id: ClientId | None = None
-    task_id: ClientId | None = None
+    context_id: OptionalId = None
+    task_id: OptionalId = None
     role: Literal["ROLE_USER", "user"]
     parts: list[Part] = Field(min_length=1, max_length=_MAX_PARTS)
     metadata: dict[str, Any] | None = None
-
-    @field_validator("context_id", "task_id", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
     @property
     def text(self) -> str:
@@ -115,15 +111,10 @@ def _json_text(data: Any) -> str:
 class PushConfig(_A2aModel):
     """The address that is called when a task waits or has ended."""
 
-    id: ClientId | None = None
+    id: OptionalId = None
     url: str = Field(max_length=2_000)
     token: str | None = Field(None, max_length=1_000, pattern=r"^[\x21-\x7e]*$")
     authentication: "PushAuthentication | None" = None
-
-    @field_validator("id", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
 
 class PushAuthentication(_A2aModel):
@@ -172,18 +163,13 @@ class TaskParams(_A2aModel):
 
 
 class ListTasksParams(_A2aModel):
-    context_id: ClientId | None = None
-    status: str | None = None
+    context_id: OptionalId = None
+    status: Annotated[str | None, _EMPTY_IS_NONE] = None
     page_size: int = Field(50, ge=1, le=100)
-    page_token: ClientId | None = None
+    page_token: OptionalId = None
     history_length: int | None = Field(None, ge=0)
     status_timestamp_after: datetime | None = None
     include_artifacts: bool = False
-
-    @field_validator("context_id", "page_token", "status", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
 
     @field_validator("status")
     @classmethod
@@ -215,8 +201,9 @@ class SetPushParams(_A2aModel):
     @model_validator(mode="before")
     @classmethod
     def _gather(cls, fields: Any) -> Any:
-        if (known := _fields(fields)) is None:
+        if not isinstance(fields, dict):
             return fields
+        known = as_object(fields)
         config: Any = known.get("pushNotificationConfig", known)
         return {"taskId": known.get("taskId", known.get("task_id")), "config": config}
 
@@ -230,8 +217,8 @@ class PushParams(_A2aModel):
     @model_validator(mode="before")
     @classmethod
     def _rename(cls, fields: Any) -> Any:
-        known = _fields(fields)
-        if known is None or "taskId" in known or "task_id" in known:
+        known = as_object(fields)
+        if not known or "taskId" in known or "task_id" in known:
             return fields
         return omit_none(taskId=known.get("id"), id=known.get("pushNotificationConfigId"))
 
@@ -280,10 +267,11 @@ def read_answers(sent: A2aMessage, *, decides: bool, question: Question | None) 
     question, if it has exactly one.
     """
     for part in sent.parts:
-        fields = _fields(part.data)
-        if fields is not None and fields.keys() & TaskAnswers.model_fields.keys():
+        data: Any = part.data
+        fields = as_object(data)
+        if fields.keys() & TaskAnswers.model_fields.keys():
             return parse_fields(TaskAnswers, fields)
-        if fields is not None and decides:
+        if isinstance(data, dict) and decides:
             return parse_fields(TaskAnswers, {"approvals": [fields]})
         if part.data is not None and question is not None:
             return _reply(question, part.data)

@@ -18,8 +18,7 @@ from turnwire.server.router import Endpoint, Json, Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream
 from turnwire.wires.a2a import tasks
-from turnwire.wires.a2a.card import PREFIX, WELL_KNOWN, agent_card
-from turnwire.wires.a2a.frames import VERSIONS, Version, rpc_result
+from turnwire.wires.a2a.frames import PREFIX, VERSIONS, WELL_KNOWN, Version, agent_card, rpc_result
 from turnwire.wires.a2a.messages import (
     INVALID_JSON,
     INVALID_REQUEST,
@@ -94,18 +93,18 @@ async def rpc(request: Request, services: Services) -> Stream | None:
         call = TaskCall(request, services, _agent(request, services), version, request_id)
         result = await operation.function(call, parse_fields(operation.params, body.get("params") or {}))
     except TurnwireError as error:
-        await _respond(request, rpc_error(request_id, http_error(error)))
+        await request.respond_json_bytes(200, rpc_error(request_id, http_error(error)))
     except HttpError as error:
         status = 415 if error.status == 415 else 200
         await request.respond_json_bytes(status, rpc_error(request_id, error))
     except Exception:
         logger.exception("a request to %s failed", request.path)
-        await _respond(request, rpc_error(request_id, internal_error()))
+        await request.respond_json_bytes(200, rpc_error(request_id, internal_error()))
     else:
         if isinstance(result, Stream):
             return result
         if result is not None or operation.function is not tasks.send:
-            await _respond(request, rpc_result(request_id, ascii_json(result)))
+            await request.respond_json_bytes(200, rpc_result(request_id, ascii_json(result)))
     return None
 
 
@@ -146,10 +145,6 @@ def _check_version(request: Request) -> None:
     text = request.header(b"a2a-version") or request.query.get("A2A-Version", "")
     if text and ".".join(text.split(".")[:2]) not in VERSIONS:
         raise A2aError(VERSION_NOT_SUPPORTED, f"this server speaks A2A {' and '.join(VERSIONS)}")
-
-
-async def _respond(request: Request, body: bytes) -> None:
-    await request.respond_json_bytes(200, body)
 
 
 def _agent(request: Request, services: Services) -> str:
@@ -228,18 +223,11 @@ async def _act(request: Request, services: Services) -> Stream | Json | None:
 # Cards
 
 
-async def default_card(request: Request, services: Services) -> None:
-    name = next(iter(services.agents), None)
+async def card(request: Request, services: Services) -> None:
+    """Answer with the card of an agent; without a name in the path, with that of the default agent."""
+    name = _agent(request, services) if "agent" in request.params else next(iter(services.agents), None)
     if name is None:
         raise HttpError(404, "not_found", "there is no agent")
-    await _send_card(request, services, name)
-
-
-async def card(request: Request, services: Services) -> None:
-    await _send_card(request, services, _agent(request, services))
-
-
-async def _send_card(request: Request, services: Services, name: str) -> None:
     needs_key = not services.auth.is_local_only
     body = ascii_json(agent_card(name, services.agents[name], request.base_url, services.version, needs_key=needs_key))
     tag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
@@ -276,12 +264,12 @@ def _route(
     )
 
 
-def _card_route(path: str, endpoint: Endpoint, summary: str, *parameters: Parameter) -> Route:
+def _card_route(path: str, summary: str, *parameters: Parameter) -> Route:
     responses = {"200": response("The card", "application/json")}
     return Route(
         "GET",
         path,
-        endpoint,
+        card,
         summary,
         "a2a",
         parameters,
@@ -301,8 +289,8 @@ def routes() -> list[Route]:
     base = f"{PREFIX}{{agent}}"
     configs = f"{base}/tasks/{{id}}/pushNotificationConfigs"
     return [
-        _card_route(WELL_KNOWN, default_card, "The A2A card of the default agent"),
-        _card_route(f"{base}{WELL_KNOWN}", card, "The A2A card of an agent", _AGENT),
+        _card_route(WELL_KNOWN, "The A2A card of the default agent"),
+        _card_route(f"{base}{WELL_KNOWN}", "The A2A card of an agent", _AGENT),
         _rpc_route(base, "An agent as an A2A agent: one JSON-RPC request of A2A 1.0 or 0.3"),
         _rpc_route(f"{base}/", "The same, for clients that end the address of an agent with a slash"),
         _route(
@@ -332,23 +320,9 @@ def routes() -> list[Route]:
             _TASK,
             _LAST_ID,
         ),
-        _route(
-            "POST",
-            configs,
-            _rest(tasks.set_push, _set_push_params),
-            "Set a push address",
-            _TASK,
-            body=PushConfig,
-        ),
+        _route("POST", configs, _rest(tasks.set_push, _set_push_params), "Set a push address", _TASK, body=PushConfig),
         _route("GET", configs, _rest(tasks.list_push, _push_params), "The push addresses", _TASK),
-        _route(
-            "GET",
-            f"{configs}/{{config}}",
-            _rest(tasks.get_push, _push_params),
-            "One push address",
-            _TASK,
-            _CONFIG,
-        ),
+        _route("GET", f"{configs}/{{config}}", _rest(tasks.get_push, _push_params), "One push address", _TASK, _CONFIG),
         _route(
             "DELETE",
             f"{configs}/{{config}}",

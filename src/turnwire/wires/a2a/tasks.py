@@ -10,19 +10,22 @@ from msgspec import Struct
 
 from turnwire.core.contracts.stores import TurnFilter, TurnStatus
 from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
+from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.follow import fold_log
-from turnwire.core.log.turns import TurnRecord
+from turnwire.core.log.state import TurnFold
+from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.core.people.suspension import Answer, DecisionAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.messages import parse_frame_number
 from turnwire.server.request import Request
 from turnwire.server.services import Services
-from turnwire.server.streams.resume import START, ResumePoint
+from turnwire.server.streams.resume import FRAMES, START, LogVisitor, ResumePoint, find_point, walk_log
+from turnwire.server.streams.stored_log import StateReader
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn, turn_state
-from turnwire.wires.a2a.card import PREFIX
 from turnwire.wires.a2a.encoder import A2a
 from turnwire.wires.a2a.frames import (
+    PREFIX,
     TaskIds,
     Version,
     changed_at,
@@ -47,9 +50,9 @@ from turnwire.wires.a2a.messages import (
     read_answers,
 )
 from turnwire.wires.a2a.push import CHANNEL, PushConfigs, PushSender, StoredConfig, check_address
-from turnwire.wires.a2a.resume import frame_point, snapshot_point
 from turnwire.wires.a2a.settings import A2aSettings
 from turnwire.wires.conversation import record_answers
+from turnwire.wires.frames import frame
 
 _MAX_COUNTED = 1_000
 
@@ -104,7 +107,7 @@ async def send_streaming(call: TaskCall, params: SendParams) -> Stream:
     """Stream the task that a message starts or answers."""
     with call.services.streams.room(call.caller.principal):
         record, created = await _take(call, params)
-        point = START if created else await snapshot_point(call.services.store, record, call.wire(record))
+        point = START if created else await _snapshot_point(call.services.store, record, call.wire(record))
         return _stream(call, record, point)
 
 
@@ -201,9 +204,10 @@ async def subscribe(call: TaskCall, params: TaskParams) -> Stream:
         raise A2aError(UNSUPPORTED, "the task has ended; get it instead")
     with call.services.streams.room(call.caller.principal):
         if last_id:
-            point = await frame_point(store, record, call.wire(record), parse_frame_number(last_id, "Last-Event-ID"))
+            number = parse_frame_number(last_id, "Last-Event-ID")
+            point = await find_point(store, record.id, call.wire(record), FRAMES, number)
         else:
-            point = await snapshot_point(store, record, call.wire(record))
+            point = await _snapshot_point(store, record, call.wire(record))
         return _stream(call, record, point)
 
 
@@ -257,6 +261,37 @@ async def _listed(call: TaskCall, record: TurnRecord, params: ListTasksParams) -
         return task_of_record(record, params.history_length)
     task = task_of_state(await turn_state(call.services.store, record), record, params.history_length)
     return {"artifacts": [], **task}
+
+
+# Snapshots
+
+
+class _Snapshot(LogVisitor):
+    """Folds the events of a log that count."""
+
+    def begin(self) -> None:
+        self.fold = TurnFold()
+
+    def visit(self, logged: LoggedEvent) -> None:
+        self.fold.add(logged)
+
+
+async def _snapshot_point(store: StateReader, record: TurnRecord, wire: A2a) -> ResumePoint:
+    """Return the point whose stream begins with the task as it stands, and goes on with what follows.
+
+    The snapshot has no id: a client that has only this much resumes with another snapshot. Raises HttpError 410.
+    """
+    if record.phase == "ended":
+        state = await store.turn_state(record.id) or TurnState()
+        return ResumePoint(state.position, _task_frame(state, record, wire), is_end=True)
+    walk = _Snapshot()
+    void = await walk_log(store, record.id, walk)
+    state = walk.fold.state()
+    return ResumePoint(state.position, _task_frame(state, record, wire), void, is_end=state.outcome is not None)
+
+
+def _task_frame(state: TurnState, record: TurnRecord, wire: A2a) -> bytes:
+    return frame(wire.event({"task": task_of_state(state, record)}))
 
 
 # Push configurations

@@ -1,13 +1,18 @@
 """`turnwire acp`: agents for an editor."""
 
+import asyncio
+import sys
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnwire.cli.commands import TALK, Commands
 from turnwire.cli.options import Data, Key, Sections, Url, fail, takes_plugin_options
 from turnwire.cli.stdio import USAGE, Embedded, FindServer, serve_embedded, serve_server
+
+if TYPE_CHECKING:
+    from turnwire.wires.acp.hosts import ServerHost
 
 
 def add_commands(commands: Commands) -> None:
@@ -48,16 +53,33 @@ def acp(
 
 
 async def _serve_acp(find: FindServer, agent: str | None) -> None:
-    from turnwire import __version__
     from turnwire.cli.server_errors import HostError, client_finder
-    from turnwire.client import AsyncClient
-    from turnwire.wires.acp.hosts import HostFailure, ServerHost
-    from turnwire.wires.acp.stdio import serve_stdio
+    from turnwire.client import AsyncClient, ClientError
+    from turnwire.wires.acp.hosts import ServerHost
 
     async with AsyncClient(client_finder(find)) as client:
         host = ServerHost(client)
         try:
             await host.agents()
-        except HostFailure as error:
+        except ClientError as error:
             raise HostError(str(error)) from error
-        await serve_stdio(host, __version__, agent)
+        await _serve_stdio(host, agent)
+
+
+async def _serve_stdio(host: "ServerHost", agent: str | None) -> None:
+    """Serve the sessions of a host until stdin ends."""
+    from turnwire import __version__
+    from turnwire.wires.acp.connection import MAX_LINE, RpcConnection
+    from turnwire.wires.acp.routes import AcpAgent
+
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_LINE)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    answering = AcpAgent(host, __version__, agent)
+    answering.peer = connection = RpcConnection(reader, writer, answering.handle)
+    try:
+        await connection.run()
+    finally:
+        await answering.close()

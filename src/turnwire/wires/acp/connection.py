@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from turnwire.core.log.codec import ascii_json
+from turnwire.wires.frames import as_object
 
 logger = logging.getLogger("turnwire.wires.acp")
 
@@ -100,7 +101,7 @@ class RpcConnection:
             return
         error: Any = message.get("error")
         if error is not None:
-            known = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+            known = as_object(error)
             code = known.get("code")
             code = code if isinstance(code, int) else INTERNAL_ERROR
             future.set_exception(RpcError(code, str(known.get("message", "failed"))))

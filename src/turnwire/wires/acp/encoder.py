@@ -34,7 +34,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import TOOL_UNFINISHED, omit_none, text_or_json
+from turnwire.wires.frames import TOOL_UNFINISHED, omit_none, text_or_json
 from turnwire.wires.progress import approval_question, question_schema, step_line
 from turnwire.wires.turn_view import ShownCalls
 
@@ -89,25 +89,25 @@ class SessionUpdates:
         match event:
             case MessageEvent() | InputEvent():
                 self._message = ""
-                return [_text("user_message_chunk", event.content, f"{self._turn_id}:user-{position}")]
+                return [text_chunk("user_message_chunk", event.content, f"{self._turn_id}:user-{position}")]
             case TokenEvent():
                 if event.agent_path or not event.content:
                     return []  # What sub-agents write is not in the answer.
                 self._message = self._message or f"{self._turn_id}:answer-{position}"
-                return [_text("agent_message_chunk", event.content, self._message)]
+                return [text_chunk("agent_message_chunk", event.content, self._message)]
             case ReasoningEvent():
                 if event.agent_path or not event.content:
                     return []
                 self._thought = self._thought or f"{self._turn_id}:reasoning-{position}"
-                return [_text("agent_thought_chunk", event.content, self._thought)]
+                return [text_chunk("agent_thought_chunk", event.content, self._thought)]
             case QuestionEvent():
                 self._questions[event.id] = event
-                return self._line(position, step_line(event) or "")
+                return self._line(position, event)
             case ReplyEvent():
                 self._questions.pop(event.question_id, None)
-                return self._line(position, step_line(event) or "")
+                return self._line(position, event)
             case StatusEvent() | HandoffEvent() | ReviewEvent():
-                return self._line(position, step_line(event) or "")
+                return self._line(position, event)
             case SearchEvent():
                 return self._search(position, event)
             case ToolCallEvent():
@@ -131,7 +131,7 @@ class SessionUpdates:
                 return _plan(event)
             case RestartEvent():
                 self._message = self._thought = ""
-                return [*self._close_calls(), *self._line(position, step_line(event) or "")]
+                return [*self._close_calls(), *self._line(position, event)]
             case DoneEvent():
                 self._questions = {}
                 return self._close_calls()
@@ -140,9 +140,9 @@ class SessionUpdates:
             case _:
                 assert_never(event)
 
-    def _line(self, position: int, line: str) -> list[Update]:
+    def _line(self, position: int, event: Event) -> list[Update]:
         self._thought = ""
-        return [_text("agent_thought_chunk", f"{line}\n", f"{self._turn_id}:step-{position}")]
+        return [text_chunk("agent_thought_chunk", f"{step_line(event) or ''}\n", f"{self._turn_id}:step-{position}")]
 
     def _call(
         self, position: int, call_id: str, tool: str, args: Any, kind: str = "other", title: str = ""
@@ -200,9 +200,9 @@ class SessionUpdates:
 
 def state_updates(state: TurnState) -> Iterator[Update]:
     """Yield the updates of a turn whose events are gone, from what is kept of it."""
-    yield _text("user_message_chunk", state.message, f"{state.turn_id}:user-2")
+    yield text_chunk("user_message_chunk", state.message, f"{state.turn_id}:user-2")
     if state.text:
-        yield _text("agent_message_chunk", state.text, f"{state.turn_id}:answer")
+        yield text_chunk("agent_message_chunk", state.text, f"{state.turn_id}:answer")
 
 
 def permission_request(session_id: str, tool_call_id: str, request: ApprovalRequestEvent) -> dict[str, Any]:
@@ -242,11 +242,6 @@ def choice_request(session_id: str, turn_id: str, question: QuestionEvent, names
     return {"sessionId": session_id, "toolCall": call, "options": options}
 
 
-def question_text(text: str, message_id: str) -> Update:
-    """Return a message that is not in the log: a question, or what is wrong with its answer."""
-    return _text("agent_message_chunk", text, message_id)
-
-
 def choice_call(request: dict[str, Any]) -> Update:
     """Return the call that a request for a choice belongs to."""
     return {"sessionUpdate": "tool_call", **request["toolCall"]}
@@ -258,7 +253,7 @@ def choice_made(request: dict[str, Any], outcome: str) -> Update:
     return _call_update(request["toolCall"]["toolCallId"], status=status, content=_content(outcome))
 
 
-def _text(chunk: Chunk, text: str, message_id: str) -> Update:
+def text_chunk(chunk: Chunk, text: str, message_id: str) -> Update:
     return {"sessionUpdate": chunk, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 

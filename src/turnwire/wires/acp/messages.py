@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import omit_none
 
 PROTOCOL_VERSION = 1
 _FILE = "application/octet-stream"

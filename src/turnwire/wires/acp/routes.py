@@ -9,11 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct, field
 
 from turnwire.core.contracts.stores import OnBusy
+from turnwire.core.errors import TurnwireError
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -33,6 +34,7 @@ from turnwire.wires.acp.connection import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
+    RpcConnection,
     RpcError,
 )
 from turnwire.wires.acp.encoder import (
@@ -44,11 +46,11 @@ from turnwire.wires.acp.encoder import (
     choice_request,
     form_request,
     permission_request,
-    question_text,
     standing_events,
     state_updates,
+    text_chunk,
 )
-from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, HostFailure, ServerHost
+from turnwire.wires.acp.hosts import AgentChoice, HostedTurn, ServerHost
 from turnwire.wires.acp.messages import (
     PROTOCOL_VERSION,
     AcpModel,
@@ -59,7 +61,7 @@ from turnwire.wires.acp.messages import (
     PromptParams,
     SessionParams,
 )
-from turnwire.wires.framing import TURN_FAILED, omit_none
+from turnwire.wires.frames import TURN_FAILED, omit_none
 from turnwire.wires.progress import question_value, step_line
 
 logger = logging.getLogger("turnwire.wires.acp")
@@ -70,13 +72,6 @@ Following = asyncio.Task[TurnEnd]
 _MAX_OPTIONS = 12
 _MAX_FORMS = 3
 """How often a form is shown whose answer does not fit."""
-
-
-class EditorPeer(Protocol):
-    """The editor at the other end of the connection."""
-
-    async def notify(self, method: str, params: dict[str, Any]) -> None: ...
-    async def request(self, method: str, params: dict[str, Any]) -> Any: ...
 
 
 class _OpenSession(Struct, eq=False):
@@ -98,7 +93,9 @@ class _OpenSession(Struct, eq=False):
 
 
 class AcpAgent:
-    """Answers the requests of one editor."""
+    """Answers the requests of one editor, which is the `peer`."""
+
+    peer: RpcConnection
 
     def __init__(self, host: ServerHost, version: str, agent: str | None = None) -> None:
         """`agent` is the name of the agent that new sessions use; the host's default one without it."""
@@ -109,7 +106,6 @@ class AcpAgent:
         self._sessions: dict[str, _OpenSession] = {}
         self._requests: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._takes_forms = False
-        self.peer: EditorPeer | None = None
         self._methods: Mapping[str, tuple[type[AcpModel], Callable[[Any], Awaitable[Any]]]] = {
             "initialize": (InitializeParams, self._initialize),
             "authenticate": (AcpModel, self._authenticate),
@@ -131,8 +127,9 @@ class AcpAgent:
             return await function(parse_fields(model, params))
         except HttpError as error:
             raise RpcError(INVALID_PARAMS, str(error)) from error
-        except HostFailure as error:
-            raise RpcError(RESOURCE_NOT_FOUND if error.is_missing else INTERNAL_ERROR, str(error)) from error
+        except TurnwireError as error:
+            is_missing = error.code.endswith("_not_found")
+            raise RpcError(RESOURCE_NOT_FOUND if is_missing else INTERNAL_ERROR, str(error)) from error
 
     async def close(self) -> None:
         """Stop following turns. The turns go on."""
@@ -337,7 +334,7 @@ class AcpAgent:
                         error = event
                     if isinstance(event, DoneEvent):
                         return event, error
-            raise HostFailure("the turn ended without its last event")
+            raise RpcError(INTERNAL_ERROR, "the turn ended without its last event")
         finally:
             if caught_up is not None and not caught_up.done():
                 caught_up.set_result(None)
@@ -355,7 +352,6 @@ class AcpAgent:
             await self._ask_question(session, turn.id, question)
 
     async def _show(self, session: _OpenSession, updates: list[Update]) -> None:
-        assert self.peer is not None
         for update in updates:
             await self.peer.notify("session/update", {"sessionId": session.id, "update": update})
 
@@ -394,17 +390,20 @@ class AcpAgent:
             task.cancel()
 
     async def _decide(self, turn_id: str, request: ApprovalRequestEvent, params: dict[str, Any]) -> None:
-        assert self.peer is not None
         try:
-            answer: Any = await self.peer.request("session/request_permission", params)
-            outcome: dict[str, Any] = answer["outcome"]
-            if outcome.get("outcome") == "selected":
-                approved = outcome.get("optionId") == "allow"
+            if (option := await self._selected_option(params)) is not None:
+                approved = option == "allow"
                 decision = self._host.decide(turn_id, request.call_id, approved=approved, args=request.args)
                 # Shielded, so that the editor's answer is recorded even if the request is dropped meanwhile.
                 await asyncio.shield(decision)
-        except (RpcError, HostFailure, LookupError, TypeError) as error:
+        except (TurnwireError, RpcError, LookupError, TypeError) as error:
             logger.warning("the call %s of turn %s was not decided here: %s", request.call_id, turn_id, error)
+
+    async def _selected_option(self, params: dict[str, Any]) -> str | None:
+        """Return the option that the person has chosen of a request for permission; None without a choice."""
+        answer: Any = await self.peer.request("session/request_permission", params)
+        outcome: dict[str, Any] = answer["outcome"]
+        return outcome.get("optionId", "") if outcome.get("outcome") == "selected" else None
 
     async def _ask_question(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
         if self._takes_forms:
@@ -424,7 +423,6 @@ class AcpAgent:
 
     async def _fill_form(self, session: _OpenSession, turn_id: str, question: QuestionEvent) -> None:
         """Ask by an elicitation, again if the answer does not fit."""
-        assert self.peer is not None
         problem = ""
         try:
             for _ in range(_MAX_FORMS):
@@ -440,25 +438,21 @@ class AcpAgent:
         except RpcError as error:
             logger.warning("the editor has not shown a form: %s", error)
             await self._ask_without_form(session, turn_id, question)
-        except (HostFailure, LookupError, TypeError) as error:
+        except (TurnwireError, LookupError, TypeError) as error:
             logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
 
     async def _choose(self, session: _OpenSession, turn_id: str, question: QuestionEvent, form: TextForm) -> None:
         """Ask by the options of a permission."""
-        assert self.peer is not None
         choices = {f"choice-{index}": value for index, (_, value) in enumerate(form.choices)}
         request = choice_request(session.id, turn_id, question, [name for name, _ in form.choices])
         try:
             session.choices[turn_id, question.id] = request
             await self._show(session, [choice_call(request)])
-            answer: Any = await self.peer.request("session/request_permission", request)
-            outcome: dict[str, Any] = answer["outcome"]
-            if outcome.get("outcome") != "selected":
-                return
-            declined = outcome["optionId"] == "decline"
-            value = None if declined else choices[outcome["optionId"]]
-            await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
-        except (RpcError, HostFailure, LookupError, TypeError) as error:
+            if (option := await self._selected_option(request)) is not None:
+                declined = option == "decline"
+                value = None if declined else choices[option]
+                await asyncio.shield(self._host.reply(turn_id, question.id, value, declined=declined))
+        except (RpcError, TurnwireError, LookupError, TypeError) as error:
             logger.warning("the question %s of turn %s was not answered here: %s", question.id, turn_id, error)
 
     async def _take_answer(self, session: _OpenSession, params: PromptParams) -> tuple[str, Following] | None:
@@ -472,7 +466,7 @@ class AcpAgent:
             del session.forms[turn_id, question_id]
             try:
                 await self._host.reply(turn_id, question_id, form.value, declined=False)
-            except HostFailure as error:
+            except TurnwireError as error:
                 logger.warning("the question %s of turn %s was not answered here: %s", question_id, turn_id, error)
                 return None
             form = next(iter(session.forms.values()), None)
@@ -483,4 +477,5 @@ class AcpAgent:
 
     async def _show_text(self, session: _OpenSession, turn_id: str, text: str) -> None:
         session.text_count += 1
-        await self._show(session, [question_text(text, f"{turn_id}:question-{session.text_count}")])
+        # The message is not in the log: a question, or what is wrong with its answer.
+        await self._show(session, [text_chunk("agent_message_chunk", text, f"{turn_id}:question-{session.text_count}")])

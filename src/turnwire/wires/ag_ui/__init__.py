@@ -1,5 +1,5 @@
 """`ag_ui`: the Agent User Interaction protocol, version 1.0 and the clients before it.
 
-`encoder` turns a log into events, `frames` writes them, `messages` parses requests, `resume` and `conversation` find
-the run and the turn that a request means, `routes` serves them.
+`encoder` turns a log into events, `messages` parses requests, `resume` finds the run that
+a request means, `routes` serves it.
 """

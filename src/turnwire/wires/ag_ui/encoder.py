@@ -5,9 +5,10 @@ another run follows the end.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, assert_never
 
+import msgspec
 from msgspec import Raw, to_builtins
 
 from turnwire.core.contracts.wires import Encoder
@@ -37,35 +38,28 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.wires.ag_ui.frames import (
-    Events,
-    RunInterrupts,
-    RunSequence,
-    SubAgents,
-    application_name,
-    approval_interrupt,
-    call_events,
-    custom,
-    decision_event,
-    event_json,
-    interrupt_id,
-    new_text,
-    numbered,
-    question_interrupt,
-    result_event,
-    result_text,
-    run_ended,
-    run_suspended,
-    run_usage,
-    shared_state,
-    text_ended,
-    text_started,
-    unanswered,
+from turnwire.core.log.shared_state import state_change
+from turnwire.wires.frames import (
+    TOOL_UNFINISHED,
+    TURN_FAILED,
+    StatefulWire,
+    answer_json,
+    omit_none,
+    text_or_json,
+    usage_fields,
 )
-from turnwire.wires.framing import StatefulWire, answer_json, omit_none
-from turnwire.wires.turn_view import AgentPath, AnswerEvent, OpenTexts, OpenWaits, ShownCalls, TurnView
+from turnwire.wires.turn_view import AgentPath, AnswerEvent, OpenText, OpenTexts, OpenWaits, ShownCalls, TurnView
 
+Events = list[bytes]
+"""Protocol events in order, each as its JSON."""
 VERSIONS = (0, 1)
+_PROTOCOL_VERSION = "1.0"
+_SUCCESSFUL = ("completed", "joined")
+_APPROVAL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
 
 
@@ -94,7 +88,6 @@ class AgUi(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         version = {"0": 0, "1": 1}.get(query.get("version", "1"), -1)
         run_id = query.get("run_id")
         return cls(query.get("thread_id", ""), (run_id,) if run_id else (), version)
@@ -117,7 +110,7 @@ class RunEncoder:
         self._searches: dict[tuple[AgentPath, str], str] = {}
         self._parent_ids: dict[AgentPath, str] = {}
         self._waits = OpenWaits[bytes]()
-        self._interrupts = RunInterrupts()
+        self._interrupts: dict[AgentPath, list[dict[str, Any]]] = {}
 
     def frame(self, logged: LoggedEvent) -> bytes:
         content = answer_json(logged.body)
@@ -147,37 +140,40 @@ class RunEncoder:
                 return self._text(event, position)
             case StatusEvent():
                 # A custom event is no message, so it may come in the middle of one.
-                return self._custom(logged, "turnwire.status")
+                return self._logged(logged, "turnwire.status")
             case HandoffEvent():
-                return self._end_text(path) + self._custom(logged, "turnwire.handoff") + self._hand_over(event)
+                return self._end_text(path) + self._logged(logged, "turnwire.handoff") + self._hand_over(event)
             case SearchEvent() | ReviewEvent():
                 return self._activity(event, position)
             case InputEvent():
-                return self._end_text(path) + self._custom(logged, "turnwire.input")
+                return self._end_text(path) + self._logged(logged, "turnwire.input")
             case QuestionEvent():
                 return self._question(event, position)
             case ReplyEvent():
                 return self._answer(event, custom("turnwire.reply", Raw(logged.body)))
             case CitationEvent():
-                return self._custom(logged, "turnwire.citation")
+                return self._logged(logged, "turnwire.citation")
             case CustomEvent():
-                if (shared := shared_state(event)) is not None:
-                    return [shared]
-                started = self._start_agents(path, position)
-                return [*started, custom(application_name(event.name), event.data, self._subagents.id_of(path))]
+                if (change := state_change(event)) is None:
+                    # An application's event cannot pass for one of Turnwire's.
+                    name = f"custom-{event.name}" if event.name.startswith("turnwire.") else event.name
+                    return self._custom(logged, name, event.data)
+                if change.snapshot is not None:
+                    return [event_json("STATE_SNAPSHOT", snapshot=change.snapshot)]
+                return [event_json("STATE_DELTA", delta=change.delta)]
             case ToolCallEvent():
                 if self._calls.is_open(event.call_id):
                     return []
                 self._waits.begin(event)
                 return self._call(event, event.args, position) + self._client_call(event)
             case ToolProgressEvent():
-                return self._progress(event, position)
+                return self._progress(logged, event)
             case ToolResultEvent():
                 return self._result(event, position)
             case ApprovalRequestEvent():
                 return self._approval_request(event, position)
             case ApprovalResponseEvent():
-                return self._answer(event, decision_event(event, self._calls.find(event.call_id)))
+                return self._answer(event, self._decision(event))
             case DoneEvent():
                 return self._end(event, position)
             case MessageEvent() | UsageEvent() | ErrorEvent() | ResponseEvent() | RestartEvent():
@@ -189,11 +185,15 @@ class RunEncoder:
 
     def _suspended(self) -> Events:
         """Return the events that end a run that waits for answers. The state does not change."""
+        interrupts = [interrupt for found in self._interrupts.values() for interrupt in found]
+        # Without interrupts it is a success: a client then runs its tools.
+        outcome = {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
+        usage = _run_usage(self._turn)
         return [
             *self._text_ends(),
-            *self._subagents.ends(self._interrupts.ids),
+            *self._subagents.ends(self._interrupts),
             event_json("STEP_FINISHED", stepName=self._turn.agent),
-            run_suspended(self._runs.ids, self._interrupts.all, run_usage(self._turn.usage_by_model)),
+            event_json("RUN_FINISHED", **self._runs.ids, outcome=outcome, usage=usage),
         ]
 
     def _answer(self, event: AnswerEvent, shown: bytes) -> Events:
@@ -203,7 +203,7 @@ class RunEncoder:
     def _next_run(self) -> Events:
         ended = self._suspended()
         self._clear()
-        self._interrupts = RunInterrupts()
+        self._interrupts = {}
         self._turn.begin_segment()
         return ended + self._runs.next(self._turn.agent) + self._waits.end()
 
@@ -211,10 +211,30 @@ class RunEncoder:
         ended = self._text_ends()
         for call, path in self._calls.open.items():
             ended += self._start_agents(path, position)
-            ended.append(unanswered(call, self._subagents.id_of(path)))
+            # A client would show a call without a result as running for ever.
+            content = result_text(False, TOOL_UNFINISHED)
+            ended.append(_result_event(f"{call}:unanswered", call, content, self._subagents.id_of(path)))
         ended += [*self._subagents.ends({}), event_json("STEP_FINISHED", stepName=self._turn.agent)]
         self._clear()
-        return [*ended, run_ended(self._runs.ids, self._version, done, self._turn)]
+        return [*ended, self._run_ended(done)]
+
+    def _run_ended(self, done: DoneEvent) -> bytes:
+        error, response, usage = self._turn.error, self._turn.response, _run_usage(self._turn)
+        if done.outcome in ("failed", "interrupted"):
+            message = (error.error if error else "") or TURN_FAILED
+            code = error.code if error else done.reason or done.outcome
+            return event_json("RUN_ERROR", message=message, code=code, usage=usage)
+        result = omit_none(
+            outcome=done.outcome,
+            reason=done.reason,
+            mode=response.mode if response else None,
+            toolsUsed=response.tools_used if response else None,
+            timings=response.timings if response else None,
+        )
+        outcome = {"type": "success" if done.outcome in _SUCCESSFUL else "cancelled"}
+        # Clients before 1.0 raise an error of their own at an outcome other than success.
+        known = outcome if self._version or done.outcome in _SUCCESSFUL else None
+        return event_json("RUN_FINISHED", **self._runs.ids, result=result, outcome=known, usage=usage)
 
     def _clear(self) -> None:
         self._texts.clear()
@@ -233,15 +253,22 @@ class RunEncoder:
         before, self._turn.agent = self._turn.agent, handoff.agent
         return [event_json("STEP_FINISHED", stepName=before), event_json("STEP_STARTED", stepName=handoff.agent)]
 
-    def _custom(self, logged: LoggedEvent, name: str) -> Events:
+    def _interrupt_text(self, path: AgentPath, position: int) -> Events:
+        """End the text of an agent, and start the agent if it is new."""
+        return self._end_text(path) + self._start_agents(path, position)
+
+    def _logged(self, logged: LoggedEvent, name: str) -> Events:
         """Return the event as the log has it."""
-        started = self._start_agents(logged.agent_path, logged.position)
-        return [*started, custom(name, Raw(logged.body), self._subagents.id_of(logged.agent_path))]
+        return self._custom(logged, name, Raw(logged.body))
+
+    def _custom(self, logged: LoggedEvent, name: str, value: Any) -> Events:
+        path = logged.agent_path
+        return [*self._start_agents(path, logged.position), custom(name, value, self._subagents.id_of(path))]
 
     def _activity(self, activity: SearchEvent | ReviewEvent, position: int) -> Events:
         """Return an activity; later events of the same search change the first one."""
         path = activity.agent_path
-        started = self._end_text(path) + self._start_agents(path, position)
+        started = self._interrupt_text(path, position)
         content: dict[str, Any] = to_builtins(activity)
         kind = content.pop("type")
         fields = {"activityType": kind, "subagentRunId": self._subagents.id_of(path)}
@@ -276,28 +303,40 @@ class RunEncoder:
             if not is_reasoning:
                 self._parent_ids[path] = message_id
             agent = self._subagents.id_of(path)
-            text = new_text(message_id, agent, is_reasoning=is_reasoning)
+            ids = {"messageId": message_id, "subagentRunId": agent}
+            if is_reasoning:
+                started += [event_json("REASONING_START", **ids)]
+                started += [event_json("REASONING_MESSAGE_START", **ids, role="reasoning")]
+            else:
+                started += [event_json("TEXT_MESSAGE_START", **ids, role="assistant")]
+            kind = "REASONING_MESSAGE_CONTENT" if is_reasoning else "TEXT_MESSAGE_CONTENT"
+            text = OpenText(message_id, is_reasoning, event_json(kind, **ids)[:-1] + b',"delta":')
             self._texts.start(path, text)
-            started += text_started(text, agent)
         return [*started, text.prefix + content + b"}"]
 
     def _end_text(self, path: AgentPath) -> Events:
         text = self._texts.end(path)
-        return [] if text is None else text_ended(text, self._subagents.id_of(path))
+        return [] if text is None else _text_ended(text, self._subagents.id_of(path))
 
     def _text_ends(self) -> Events:
         """Return the events that end all open messages. They stay open until `_clear`."""
-        return [end for path, text in self._texts.all for end in text_ended(text, self._subagents.id_of(path))]
+        return [end for path, text in self._texts.all for end in _text_ended(text, self._subagents.id_of(path))]
 
     # Tool calls
 
     def _call(self, source: ToolCallEvent | ApprovalRequestEvent | ToolResultEvent, args: Any, position: int) -> Events:
         path = source.agent_path
-        started = self._end_text(path) + self._start_agents(path, position)
+        started = self._interrupt_text(path, position)
         # Calls with no text between them belong to one message.
         parent = self._parent_ids.setdefault(path, f"{self._turn.turn_id}:calls-{position}")
         call = self._calls.start(source.call_id, position, path)
-        return started + call_events(call, source.tool, args, parent, self._subagents.id_of(path))
+        ids = {"toolCallId": call, "subagentRunId": self._subagents.id_of(path)}
+        return [
+            *started,
+            event_json("TOOL_CALL_START", **ids, toolCallName=source.tool, parentMessageId=parent),
+            event_json("TOOL_CALL_ARGS", **ids, delta=msgspec.json.encode(args).decode()),
+            event_json("TOOL_CALL_END", **ids),
+        ]
 
     def _client_call(self, call: ToolCallEvent) -> Events:
         """Return the event by which TanStack AI knows that it has to run a tool; other clients ignore it."""
@@ -306,14 +345,12 @@ class RunEncoder:
         fields = {"toolCallId": self._calls.find(call.call_id), "toolName": call.tool, "input": call.args}
         return [custom("tool-input-available", fields, self._subagents.id_of(call.agent_path))]
 
-    def _progress(self, progress: ToolProgressEvent, position: int) -> Events:
-        path = progress.agent_path
+    def _progress(self, logged: LoggedEvent, progress: ToolProgressEvent) -> Events:
         if not self._calls.is_open(progress.call_id):
             return []
         call = self._calls.find(progress.call_id)
         value = omit_none(toolCallId=call, text=progress.text, fraction=progress.fraction, data=progress.data)
-        started = self._start_agents(path, position)
-        return [*started, custom("turnwire.tool_progress", value, self._subagents.id_of(path))]
+        return self._custom(logged, "turnwire.tool_progress", value)
 
     def _result(self, result: ToolResultEvent, position: int) -> Events:
         path = result.agent_path
@@ -321,27 +358,188 @@ class RunEncoder:
             # The client has sent it, and has a message of its own for it.
             value = {"toolCallId": self._calls.end(result.call_id), "success": result.success, "result": result.result}
             return self._answer(result, custom("turnwire.tool_result", value))
-        started = self._end_text(path) + self._start_agents(path, position)
+        started = self._interrupt_text(path, position)
         if self._calls.find(result.call_id) is None:
             started += self._call(result, {}, position)
         self._parent_ids.pop(path, None)
         message_id, call = f"{self._turn.turn_id}:result-{position}", self._calls.end(result.call_id)
         content = result_text(result.success, result.result)
-        return [*started, result_event(message_id, call, content, self._subagents.id_of(path))]
+        return [*started, _result_event(message_id, call, content, self._subagents.id_of(path))]
 
     def _approval_request(self, request: ApprovalRequestEvent, position: int) -> Events:
         path = request.agent_path
         called = [] if self._calls.is_open(request.call_id) else self._call(request, request.args, position)
-        started = self._end_text(path) + self._start_agents(path, position)
+        started = self._interrupt_text(path, position)
         own_id, call = interrupt_id(self._turn.turn_id, position), self._calls.find(request.call_id) or ""
         self._waits.begin(request)
-        self._interrupts.add(path, approval_interrupt(own_id, request, call, self._subagents.id_of(path)))
+        schema, metadata = _APPROVAL_SCHEMA, dict[str, Any](kind="approval", toolName=request.tool, input=request.args)
+        if request.editable:
+            arguments = {"type": "object", "description": "Arguments that replace the requested ones."}
+            schema = {**schema, "properties": {**schema["properties"], "args": arguments}}
+            metadata["editable"] = True
+        interrupt = omit_none(
+            id=own_id,
+            reason="tool_call",
+            message=request.reason,
+            toolCallId=call,
+            responseSchema=schema,
+            metadata=metadata,  # TanStack AI recognises an approval by it.
+            subagentRunId=self._subagents.id_of(path),
+        )
+        self._interrupts.setdefault(path, []).append(interrupt)
         return called + started
 
     def _question(self, question: QuestionEvent, position: int) -> Events:
         path = question.agent_path
-        started = self._end_text(path) + self._start_agents(path, position)
+        started = self._interrupt_text(path, position)
         self._waits.begin(question)
-        own_id = interrupt_id(self._turn.turn_id, position)
-        self._interrupts.add(path, question_interrupt(own_id, question, self._subagents.id_of(path)))
+        interrupt = omit_none(
+            id=interrupt_id(self._turn.turn_id, position),
+            reason="input_required",
+            message=question.prompt,
+            responseSchema=question.schema,
+            metadata=omit_none(kind="question", questionId=question.id, callId=question.call_id),
+            subagentRunId=self._subagents.id_of(path),
+        )
+        self._interrupts.setdefault(path, []).append(interrupt)
         return started
+
+    def _decision(self, decision: ApprovalResponseEvent) -> bytes:
+        value = omit_none(
+            toolCallId=self._calls.find(decision.call_id),
+            approved=decision.approved,
+            reason=decision.reason,
+            by=decision.by,
+            callId=decision.call_id,
+            args=decision.args,
+        )
+        return custom("turnwire.approval", value)
+
+
+class RunSequence:
+    """The runs of a turn: the first, and one more for each time the turn continues after a wait.
+
+    `run_ids` are the client's names for them, in order. A run without a name is named after the first run.
+    """
+
+    def __init__(self, thread_id: str, run_ids: tuple[str, ...], version: int) -> None:
+        self._thread_id = thread_id
+        self._run_ids = run_ids
+        self._version = version
+        self._turn_id = ""
+        self._number = 1
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"threadId": self._thread_id, "runId": self._run_id(self._number)}
+
+    def start(self, session_id: str, turn_id: str, agent: str) -> Events:
+        self._thread_id = self._thread_id or session_id
+        self._turn_id = turn_id
+        return self._started(agent)
+
+    def next(self, agent: str) -> Events:
+        self._number += 1
+        return self._started(agent)
+
+    def _started(self, agent: str) -> Events:
+        started = event_json(
+            "RUN_STARTED",
+            **self.ids,
+            parentRunId=self._run_id(self._number - 1) if self._number > 1 else None,
+            protocolVersion=_PROTOCOL_VERSION if self._version else None,
+        )
+        return [started, event_json("STEP_STARTED", stepName=agent)]
+
+    def _run_id(self, number: int) -> str:
+        run_id = self._run_ids[number - 1] if number <= len(self._run_ids) else ""
+        if run_id or number == 1:
+            return run_id or self._turn_id
+        return f"{self._run_id(1)}:{number}"
+
+
+class SubAgents:
+    """The sub-agents of a turn. A log does not say when one has finished, so all of them finish with the run.
+
+    Ids last for the whole turn: a sub-agent that was suspended with one run keeps its id in the next.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[AgentPath, str] = {}
+        self._running: list[AgentPath] = []
+
+    def id_of(self, path: AgentPath) -> str | None:
+        """Return None for the turn's own agent."""
+        return self._ids.get(path)
+
+    def start(self, path: AgentPath, turn_id: str, position: int) -> Events:
+        """Start the agents on the path that have not started in this run, outermost first."""
+        started: Events = []
+        for depth, name in enumerate(path, 1):
+            prefix = path[:depth]
+            if prefix in self._running:
+                continue
+            agent = self._ids.setdefault(prefix, f"{turn_id}:agent-{position}-{depth}")
+            self._running.append(prefix)
+            parent = self._ids.get(prefix[:-1])
+            started.append(event_json("SUBAGENT_STARTED", subagentRunId=agent, name=name, parentSubagentRunId=parent))
+        return started
+
+    def ends(self, interrupts: Mapping[AgentPath, Sequence[dict[str, Any]]]) -> Events:
+        """Return the events that end all running sub-agents, innermost first. They keep running until `clear`.
+
+        `interrupts` are those that each sub-agent is suspended for.
+        """
+        return [self._end(path, [each["id"] for each in interrupts.get(path, ())]) for path in reversed(self._running)]
+
+    def clear(self) -> None:
+        self._running.clear()
+
+    def _end(self, path: AgentPath, interrupt_ids: list[str]) -> bytes:
+        outcome = {"type": "suspended", "interruptIds": interrupt_ids} if interrupt_ids else None
+        return event_json("SUBAGENT_FINISHED", subagentRunId=self._ids[path], outcome=outcome)
+
+
+# Events
+
+
+def numbered(events: Iterable[bytes], sent: int) -> bytes:
+    """Return the frames of these events, after `sent` events."""
+    return b"".join(b"id: %d\ndata: %b\n\n" % (number, body) for number, body in enumerate(events, sent + 1))
+
+
+def event_json(kind: str, **fields: Any) -> bytes:
+    return ascii_json({"type": kind, **omit_none(**fields)})
+
+
+def custom(name: str, value: Any, agent: str | None = None) -> bytes:
+    """Return an event of a kind that the protocol does not know. Names of Turnwire's own begin with `turnwire.`."""
+    return event_json("CUSTOM", name=name, value={} if value is None else value, subagentRunId=agent)
+
+
+def _run_usage(turn: TurnView) -> list[dict[str, Any]] | None:
+    by_model = turn.usage_by_model
+    return [{**omit_none(model=model), **usage_fields(usage)} for model, usage in by_model.items()] or None
+
+
+def _text_ended(text: OpenText, agent: str | None) -> Events:
+    ids = {"messageId": text.id, "subagentRunId": agent}
+    if not text.is_reasoning:
+        return [event_json("TEXT_MESSAGE_END", **ids)]
+    return [event_json("REASONING_MESSAGE_END", **ids), event_json("REASONING_END", **ids)]
+
+
+def _result_event(message_id: str, call: str, content: str, agent: str | None) -> bytes:
+    fields = {"messageId": message_id, "toolCallId": call, "content": content}
+    return event_json("TOOL_CALL_RESULT", **fields, role="tool", subagentRunId=agent)
+
+
+def result_text(success: bool, result: Any) -> str:
+    """Return a tool result as text. The protocol has no field for failure, so a failure is `{"error": …}`."""
+    if not success:
+        return msgspec.json.encode({"error": "The tool failed." if result in (None, "") else result}).decode()
+    return "" if result is None else text_or_json(result)
+
+
+def interrupt_id(turn_id: str, position: int) -> str:
+    return f"{turn_id}:{position}"

@@ -9,10 +9,10 @@ from turnwire.core.errors import SessionNotFoundError
 from turnwire.core.log.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.services import Services
 from turnwire.server.turns import newest_branch, turn_state
-from turnwire.wires.ag_ui.frames import interrupt_id, result_text
+from turnwire.wires.ag_ui.encoder import interrupt_id, result_text
 from turnwire.wires.ag_ui.resume import RunName, read_runs
 from turnwire.wires.conversation import MAX_TURNS
-from turnwire.wires.framing import TOOL_UNFINISHED, omit_none
+from turnwire.wires.frames import TOOL_UNFINISHED, omit_none
 
 
 async def thread_json(services: Services, principal: str, thread_id: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from turnwire.server.attachments import file_fields
 from turnwire.server.errors import invalid_request
 from turnwire.server.messages import ClientId, ClientTools, WireMessageBody, parse_fields
 from turnwire.wires.conversation import ClientHistory, call_arguments
-from turnwire.wires.framing import omit_none
+from turnwire.wires.frames import as_object, omit_none
 
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer", "model_options")
 _FILE_PARTS = ("image", "audio", "video", "document", "binary")
@@ -94,12 +94,11 @@ class ResumeEntry(BaseModel):
     def args(self) -> dict[str, Any] | None:
         """Return the arguments that the person saw, or has changed."""
         args = self._fields.get("args", self._fields.get("editedArgs"))
-        return cast("dict[str, Any]", args) if isinstance(args, dict) else None
+        return as_object(args) if isinstance(args, dict) else None
 
     @property
     def _fields(self) -> dict[str, Any]:
-        payload = self.payload
-        return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+        return as_object(self.payload)
 
 
 class RunInput(BaseModel):
@@ -196,7 +195,7 @@ def run_message_body(body: RunInput, on_busy: OnBusy) -> WireMessageBody:
 
 def _file_fields(part: dict[str, Any]) -> dict[str, Any]:
     """Return a file part as fields of an attachment: one with a `source`, or a `binary` one of before 1.0."""
-    source = cast("dict[str, Any]", part["source"]) if isinstance(part.get("source"), dict) else part
+    source = as_object(part["source"]) if isinstance(part.get("source"), dict) else part
     value = source.get("value")
     data = value if source.get("type") == "data" else source.get("data")
     media_type, name = source.get("mimeType"), part.get("filename")

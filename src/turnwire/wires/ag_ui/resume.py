@@ -9,7 +9,7 @@ from collections import OrderedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.contracts.stores import LogReader, Store
+from turnwire.core.contracts.stores import LogReader
 from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
@@ -22,7 +22,9 @@ from turnwire.core.log.events import (
     ToolCallEvent,
 )
 from turnwire.core.log.turns import TurnRecord
+from turnwire.plugins import Service
 from turnwire.server.errors import HttpError
+from turnwire.server.services import Services
 from turnwire.server.streams.resume import FRAMES, PositionFinder, ResumePoint, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
@@ -106,10 +108,11 @@ class RunName(Struct, frozen=True):
         return AgUi(thread_id, run_ids, version)
 
 
-class RunNames:
+class RunNames(Service):
     """The names that clients have given to runs after the first, while this process remembers them."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Services) -> None:
+        self._store = services.store
         self._named: OrderedDict[tuple[str, str], tuple[str, int]] = OrderedDict()
 
     def remember(self, principal: str, run: RunName) -> None:
@@ -117,17 +120,17 @@ class RunNames:
         if len(self._named) > _MAX_NAMES:
             self._named.popitem(last=False)
 
-    async def find(self, store: Store, principal: str, run_id: str) -> RunName:
+    async def find(self, principal: str, run_id: str) -> RunName:
         """Return the run of this name. Raises TurnNotFoundError."""
         if later := self._named.get((principal, run_id)):
-            return RunName(await store.find_turn(principal, later[0]), later[1], run_id)
+            return RunName(await self._store.find_turn(principal, later[0]), later[1], run_id)
         try:
-            return RunName(await store.find_turn(principal, run_id))
+            return RunName(await self._store.find_turn(principal, run_id))
         except TurnNotFoundError:
             first, _, number = run_id.rpartition(":")
             if not (first and number.isascii() and number.isdecimal() and 0 < int(number[:6]) < 10_000):
                 raise
-        return RunName(await store.find_turn(principal, first), int(number[:6]))
+        return RunName(await self._store.find_turn(principal, first), int(number[:6]))
 
 
 async def read_runs(store: LogReader, turn_id: str, wire: Wire) -> ThreadLog:

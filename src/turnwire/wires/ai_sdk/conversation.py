@@ -18,12 +18,11 @@ from turnwire.server.errors import invalid_request
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, find_start, void_of
 from turnwire.server.turns import Place, last_turns, on_busy_for, start_turn, turn_state
-from turnwire.wires.ai_sdk.encoder import AiSdk
-from turnwire.wires.ai_sdk.frames import chunk
+from turnwire.wires.ai_sdk.encoder import AiSdk, chunk
 from turnwire.wires.ai_sdk.messages import ApprovalPart, ChatBody, UIMessage, UIPart, chat_message_body, history_of
 from turnwire.wires.ai_sdk.resume import find_answer, parse_run_id
 from turnwire.wires.conversation import MAX_TURNS, find_turn_in, kept_messages, record_answers
-from turnwire.wires.framing import known_call_id, omit_none
+from turnwire.wires.frames import known_call_id, omit_none
 
 # Turns of a chat, over HTTP and on a socket
 

@@ -14,9 +14,8 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import EncodedWalk, walk_log
 from turnwire.server.turns import newest_branch, turn_state
 from turnwire.wires.ai_sdk.conversation import question_id
-from turnwire.wires.ai_sdk.encoder import AiSdk
-from turnwire.wires.ai_sdk.frames import chunks_of, read_chunk, source_chunk
-from turnwire.wires.framing import omit_none
+from turnwire.wires.ai_sdk.encoder import AiSdk, chunks_of, read_chunk, source_chunk
+from turnwire.wires.frames import omit_none
 
 _MAX_TURNS = 100_000
 _RESULT = ("output", "errorText", "preliminary")

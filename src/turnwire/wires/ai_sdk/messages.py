@@ -15,7 +15,7 @@ from turnwire.server.guard import allows_origin, is_from_own_page
 from turnwire.server.messages import ClientId, ClientTools, Grace, ModelOptionsBody, WireMessageBody, parse_fields
 from turnwire.server.request import Request, read_json
 from turnwire.wires.conversation import ClientHistory, call_arguments
-from turnwire.wires.framing import omit_none, text_or_json
+from turnwire.wires.frames import as_object, omit_none, text_or_json
 
 _TOOL = "tool-"
 _DYNAMIC = "dynamic-tool"
@@ -126,8 +126,7 @@ class ChatBody(BaseModel):
     @property
     def metadata(self) -> dict[str, Any]:
         """Return the data of the application: the other fields of the body, and the metadata of the message."""
-        own: Any = self.question.metadata
-        return {**(self.model_extra or {}), **(cast("dict[str, Any]", own) if isinstance(own, dict) else {})}
+        return {**(self.model_extra or {}), **as_object(self.question.metadata)}
 
     @property
     def all_messages(self) -> list[UIMessage]:

@@ -27,7 +27,8 @@ from turnwire.server.streams.resume import (
     walk_log,
 )
 from turnwire.server.streams.stream import StreamSource
-from turnwire.wires.ai_sdk.frames import END, chunks_of
+from turnwire.wires.ai_sdk.encoder import chunks_of
+from turnwire.wires.frames import DONE
 
 
 class RunId(Struct, frozen=True):
@@ -62,9 +63,9 @@ def _count_chunks(body: bytes) -> int:
 def _skip_chunks(body: bytes, count: int) -> bytes:
     """Return what follows so many chunks; the end mark counts as none, and is kept if nothing follows it."""
     while count:
-        count -= not body.startswith(END)
+        count -= not body.startswith(DONE)
         body = body[body.index(b"\n\n") + 2 :]
-    return body.removeprefix(END) or body
+    return body.removeprefix(DONE) or body
 
 
 _CHUNKS = Unit("chunk", "read on with startIndex={}", _count_chunks, _skip_chunks, per_segment=True)

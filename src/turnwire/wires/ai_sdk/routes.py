@@ -15,19 +15,19 @@ from turnwire.server.errors import HttpError, invalid_request
 from turnwire.server.guard import Headers
 from turnwire.server.messages import check_id, check_key, parse_fields, parse_json
 from turnwire.server.request import Request
-from turnwire.server.router import AnyRoute, Parameter, Route, SocketRoute, response
+from turnwire.server.router import AnyRoute, Json, Parameter, RouteGroup, SocketRoute, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, void_of
 from turnwire.server.streams.socket import REFUSED, SilentWire, SocketHandler
 from turnwire.server.streams.stream import STREAM_HEADERS, Stream, location_header, stream_turn, turn_headers
 from turnwire.server.turns import stop_turns
 from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, find_runs, start_chat, still_waiting
-from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
-from turnwire.wires.ai_sdk.frames import DATA, END, chunks_of
+from turnwire.wires.ai_sdk.encoder import DATA, AiSdk, AnswerText, chunks_of
 from turnwire.wires.ai_sdk.history import chat_messages
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, read_chat
 from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk
 from turnwire.wires.ai_sdk.settings import AiSdkSettings
+from turnwire.wires.frames import DONE
 
 _ANSWER_TEXT = AnswerText()
 _FIRST_VERSION = 7  # The first that has this transport.
@@ -35,6 +35,23 @@ _MAX_REASON_LENGTH = 120  # A close frame has room for 123 bytes.
 RequestId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
+_CHAT = RouteGroup("ai sdk")
+_VERSION = Parameter("sdk_version", "query", "The client's major version: 5, 6 or 7.")
+_TEXT = Parameter("stream", "query", "`text` for the bare text of the answer.")
+_ID = Parameter("id", "path", "The chat, by the client's id or by ours; or the `x-workflow-run-id` of an answer.")
+_STREAM = {"200": response("A UI message stream", "text/event-stream")}
+_MESSAGES = {"type": "array", "items": {"$ref": f"#/components/schemas/{UIMessage.__name__}"}}
+
+
+@_CHAT.route(
+    "POST",
+    "/api/chat",
+    "Send a message, regenerate an answer, or send what a turn waits for, and stream the answer",
+    parameters=[_VERSION, _TEXT, Parameter("Idempotency-Key", "header", "As everywhere.")],
+    body=ChatBody,
+    responses=_STREAM,
+    takes_files=True,
+)
 async def chat(request: Request, services: Services) -> Stream | None:
     """Start a turn, join the one that answers this message already, or continue one that has waited."""
     wire = _wire(request, services)
@@ -55,11 +72,24 @@ async def _continue(
         # There is more to answer: these chunks make the client send the rest.
         headers = _headers(request, wire, record, RunId(record.id))
         content_type = b"content-type", wire.media_type.encode("ascii")
-        await request.respond(200, b"".join(still_waiting(record.id)) + END, [*STREAM_HEADERS, content_type, *headers])
+        await request.respond(200, b"".join(still_waiting(record.id)) + DONE, [*STREAM_HEADERS, content_type, *headers])
         return None
     return _open(request, services, record, RunId(record.id, point.position), point, wire)
 
 
+@_CHAT.route(
+    "GET",
+    "/api/chat/{id}/stream",
+    "The answer that is being generated, from its start",
+    parameters=[
+        _ID,
+        _VERSION,
+        _TEXT,
+        Parameter("startIndex", "query", "The first chunk to send, from the end if it is negative."),
+    ],
+    responses={**_STREAM, "204": response("No answer is being generated")},
+    takes_slot=False,
+)
 async def resume(request: Request, services: Services) -> Stream | None:
     """Stream the turn that runs in a chat, from its start; or a run, from a chunk."""
     wire, index, name = _wire(request, services), _start_index(request.query), request.id_param()
@@ -77,21 +107,38 @@ async def resume(request: Request, services: Services) -> Stream | None:
         return _open(request, services, record, run, point, wire)
 
 
-async def messages(request: Request, services: Services) -> None:
-    """Answer with the messages of a chat, for a page that is opened again."""
-    wire, principal = _wire(request, services), request.caller.principal
-    async with services.requests.slot(principal):
-        async with services.searches.slot(principal):
-            shown = await chat_messages(services, request.caller, request.id_param(), wire, request.root)
-        await request.respond_json(200, {"messages": shown})
-        await request.answer_taken(services.settings.write_timeout)
+@_CHAT.route(
+    "GET",
+    "/api/chat/{id}/messages",
+    "The messages of a chat, without the newest answer while it is being generated",
+    parameters=[Parameter("id", "path", "The chat, by the client's id or by ours."), _VERSION],
+    responses={
+        "200": response(
+            "UI messages, as the client has built them from the streams",
+            "application/json",
+            {"type": "object", "required": ["messages"], "properties": {"messages": _MESSAGES}},
+        )
+    },
+)
+async def messages(request: Request, services: Services) -> Json:
+    """Return the messages of a chat, for a page that is opened again."""
+    wire = _wire(request, services)
+    async with services.searches.slot(request.caller.principal):
+        return {"messages": await chat_messages(services, request.caller, request.id_param(), wire, request.root)}
 
 
-async def stop(request: Request, services: Services) -> None:
+@_CHAT.route(
+    "POST",
+    "/api/chat/{id}/stop",
+    "Stop the chat's turns that run, wait or are queued; answers when they have stopped",
+    parameters=[_ID],
+    responses={"200": response("The turns that were stopped", "application/json")},
+)
+async def stop(request: Request, services: Services) -> Json:
     """Stop all unfinished turns of a chat, or the turn of a run."""
     turns, _ = await find_runs(services, request.caller, request.id_param())
     stopped = await stop_turns(services, turns)
-    await request.respond_json(200, {"stopped": [turn.id for turn in stopped]})
+    return {"stopped": [turn.id for turn in stopped]}
 
 
 def _stream(request: Request, services: Services, record: TurnRecord, point: ResumePoint, wire: AiSdk) -> Stream:
@@ -271,72 +318,6 @@ def _numbered(request_id: str) -> Callable[[bytes], Iterator[str]]:
     return to_messages
 
 
-# The routes
-
-_TAG = "ai sdk"
-_VERSION = Parameter("sdk_version", "query", "The client's major version: 5, 6 or 7.")
-_TEXT = Parameter("stream", "query", "`text` for the bare text of the answer.")
-_CHAT = Parameter("id", "path", "The chat, by the client's id or by ours; or the `x-workflow-run-id` of an answer.")
-_STREAM = {"200": response("A UI message stream", "text/event-stream")}
-
-
-_MESSAGES = {"type": "array", "items": {"$ref": f"#/components/schemas/{UIMessage.__name__}"}}
-
-
 def routes() -> list[AnyRoute]:
-    return [
-        Route(
-            "POST",
-            "/api/chat",
-            chat,
-            "Send a message, regenerate an answer, or send what a turn waits for, and stream the answer",
-            _TAG,
-            [_VERSION, _TEXT, Parameter("Idempotency-Key", "header", "As everywhere.")],
-            ChatBody,
-            _STREAM,
-            takes_files=True,
-            access="write",
-        ),
-        Route(
-            "GET",
-            "/api/chat/{id}/stream",
-            resume,
-            "The answer that is being generated, from its start",
-            _TAG,
-            [
-                _CHAT,
-                _VERSION,
-                _TEXT,
-                Parameter("startIndex", "query", "The first chunk to send, from the end if it is negative."),
-            ],
-            responses={**_STREAM, "204": response("No answer is being generated")},
-            access="read",
-        ),
-        Route(
-            "GET",
-            "/api/chat/{id}/messages",
-            messages,
-            "The messages of a chat, without the newest answer while it is being generated",
-            _TAG,
-            [Parameter("id", "path", "The chat, by the client's id or by ours."), _VERSION],
-            responses={
-                "200": response(
-                    "UI messages, as the client has built them from the streams",
-                    "application/json",
-                    {"type": "object", "required": ["messages"], "properties": {"messages": _MESSAGES}},
-                )
-            },
-            access="read",
-        ),
-        Route(
-            "POST",
-            "/api/chat/{id}/stop",
-            stop,
-            "Stop the chat's turns that run, wait or are queued; answers when they have stopped",
-            _TAG,
-            [_CHAT],
-            responses={"200": response("The turns that were stopped", "application/json")},
-            access="write",
-        ),
-        SocketRoute("/api/chat/ws", ChatSocket, "Chats on one WebSocket: the AI SDK's `WebSocketChatTransport`", _TAG),
-    ]
+    summary = "Chats on one WebSocket: the AI SDK's `WebSocketChatTransport`"
+    return [*_CHAT.routes, SocketRoute("/api/chat/ws", ChatSocket, summary, _CHAT.tag)]

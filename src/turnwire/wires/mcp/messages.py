@@ -1,9 +1,14 @@
-"""The arguments of the MCP tools."""
+"""The arguments of the MCP tools, and the state that a host sends back with a person's decisions."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
+from turnwire.core.log.turns import Question, Step
+from turnwire.server.errors import invalid_request
 from turnwire.server.messages import ClientId
 
 DEFAULT_WAIT = 50.0
@@ -61,3 +66,26 @@ def input_schema(model: type[ToolArguments]) -> dict[str, Any]:
     for field in schema.get("properties", {}).values():
         field.pop("title", None)
     return schema
+
+
+class CallState(Struct, frozen=True):
+    """The turn that a call continues, and the calls with their arguments, and questions, that a person was shown.
+
+    It is not secret and not signed: the owner of the turn is checked each time, as with `get_turn`.
+    """
+
+    turn_id: str
+    shown: dict[str, dict[str, Any] | None] = {}
+
+
+def encode_state(turn_id: str, steps: Sequence[Step], questions: Sequence[Question] = ()) -> str:
+    shown = {step.id: step.args for step in steps} | {question.id: None for question in questions}
+    return msgspec.json.encode(CallState(turn_id, shown)).decode()
+
+
+def decode_state(text: str) -> CallState:
+    """Return the state that `encode_state` wrote. Raises HttpError 422."""
+    try:
+        return msgspec.json.decode(text, type=CallState)
+    except msgspec.DecodeError:
+        raise invalid_request("requestState: unknown; send it back unchanged") from None

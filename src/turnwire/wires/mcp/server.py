@@ -36,9 +36,10 @@ from turnwire.wires.mcp.messages import (
     SearchArguments,
     ToolArguments,
     TurnArguments,
+    decode_state,
+    encode_state,
     input_schema,
 )
-from turnwire.wires.mcp.resume import decode_state, encode_state
 from turnwire.wires.progress import (
     approval_question,
     open_questions,

@@ -12,7 +12,6 @@ from turnwire.core.log.turns import Message, TurnRecord
 from turnwire.core.people.suspension import Answer, ClientResultAnswer, DecisionAnswer
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id
 from turnwire.server.services import Services
 from turnwire.server.turns import Place, last_turns, start_turn
 from turnwire.wires.conversation import missing_answers, record_answers
@@ -22,6 +21,7 @@ from turnwire.wires.openai.messages import (
     ClientConversation,
     PromptBody,
     ResponseBody,
+    check_client_id,
     client_functions,
     format_options,
     invalid,
@@ -29,16 +29,14 @@ from turnwire.wires.openai.messages import (
     prompt_body,
     read_input,
 )
-from turnwire.wires.openai.responses.encoder import (
-    OpenAIResponses,
-)
+from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.openai.responses.frames import (
     ECHOED,
     SERVER_CALLS,
     call_of_request,
     parse_response_id,
 )
-from turnwire.wires.openai.responses.resume import count_segments, segment_of_answer
+from turnwire.wires.openai.responses.resume import read_segments
 from turnwire.wires.openai.settings import OpenAISettings
 
 DEFAULT_MODEL = "turnwire"
@@ -61,7 +59,7 @@ async def find_response(services: Services, caller: Caller, name: str) -> tuple[
     except TurnNotFoundError:
         pass
     else:
-        if segment == 1 or segment <= await count_segments(services.store, record.id):
+        if segment == 1 or segment <= (await read_segments(services.store, record.id)).count:
             return record, OpenAIResponses(record.options, segment)
     raise HttpError(404, "response_not_found", f"no response has the id {name!r}")
 
@@ -110,12 +108,7 @@ async def last_turn(services: Services, caller: Caller, session_id: str | None) 
 def _conversation_id(body: ResponseBody) -> str | None:
     conversation = body.conversation
     name = conversation.get("id") if isinstance(conversation, dict) else conversation
-    if not name:
-        return None
-    try:
-        return check_id(str(name))
-    except HttpError:
-        raise invalid("conversation", "an id has up to 128 letters, digits and . _ : @ -") from None
+    return check_client_id("conversation", str(name)) if name else None
 
 
 def _prompt(
@@ -187,7 +180,8 @@ async def _answer(
         raise invalid("previous_response_id", "name the response that asked for the approval")
     decisions = dict(map(_decision, conversation.approvals))
     record = await take_answers(services, caller, record, decisions, outputs, "input")
-    segment = await segment_of_answer(services.store, record.id, next(iter([*decisions, *outputs])))
+    segments = await read_segments(services.store, record.id)
+    segment = segments.answered_in(next(iter([*decisions, *outputs])))
     return record, OpenAIResponses(record.options, segment)
 
 

@@ -10,13 +10,13 @@ from msgspec import Meta, Struct
 from pydantic import BaseModel, Field
 
 from turnwire.core.errors import ModelOptionNotTakenError
-from turnwire.core.journal.waits import CLIENT_TOOLS
 from turnwire.core.log.codec import clean_text
 from turnwire.core.log.turns import Message, ToolRequest
 from turnwire.server.attachments import Attachment, file_fields, guess_type
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, ModelOptionsBody, parse_fields, parse_json
+from turnwire.server.messages import ModelOptionsBody, WireMessageBody, check_id, parse_fields, parse_json
 from turnwire.server.turns import Place
+from turnwire.wires.frames import as_object
 from turnwire.wires.openai.chat.encoder import parse_call_id
 
 _STATUSES = {
@@ -42,6 +42,14 @@ _IGNORED_ITEMS = ("reasoning", "mcp_approval_request", "item_reference")
 def invalid(param: str, message: str, code: str = "invalid_request") -> HttpError:
     """Return a 400 that names the field."""
     return HttpError(400, code, f"{param}: {message}", param=param)
+
+
+def check_client_id(param: str, text: str) -> str:
+    """Return the client's id of a session. Raise HttpError 400."""
+    try:
+        return check_id(text)
+    except HttpError:
+        raise invalid(param, "an id has up to 128 letters, digits and . _ : @ -") from None
 
 
 def option_not_taken(error: ModelOptionNotTakenError, body: "ResponseBody | CompletionBody") -> HttpError:
@@ -119,19 +127,10 @@ class CompletionBody(_PromptOptions):
     stop: str | list[str] | None = None
 
 
-class PromptBody(MessageBody):
-    """A message from such a body. `request_options` are the body's other fields, for the agent's options.
+class PromptBody(WireMessageBody):
+    """A message from such a body. `sent` is the message with the conversation around it, as the client sent it."""
 
-    `sent` is the message with the conversation around it, as the client sent it.
-    """
-
-    request_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     sent: list[Any] = Field(default_factory=list[Any])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        tools = [tool.model_dump() for tool in self.tools]
-        return {**self.request_options, **({CLIENT_TOOLS: tools} if tools else {})}
 
     def fingerprint(self) -> str:
         # Without the session: it may be found differently when a client repeats its request.
@@ -177,7 +176,7 @@ def prompt_body(
             "attachments": list(attachments),
             "session_id": session_id,
             "agent": model,
-            "request_options": options,
+            "extra_options": options,
             "tools": list(tools),
             "sent": msgspec.to_builtins(sent),
         },
@@ -218,7 +217,7 @@ def _chat_format(answer_format: Any) -> Any:
 def _check_choice(choice: Any) -> None:
     if isinstance(choice, dict):
         fields = cast("dict[str, Any]", choice)
-        function = _fields(fields.get("function")) or fields
+        function = as_object(fields.get("function")) or fields
         if fields.get("type") == "function" and isinstance(function.get("name"), str):
             return
     elif choice in ("none", "required"):
@@ -237,7 +236,7 @@ def client_functions(body: ResponseBody | CompletionBody) -> list[dict[str, Any]
 
 
 def _function(tool: Any, param: str) -> dict[str, Any]:
-    fields = cast("dict[str, Any]", tool) if isinstance(tool, dict) else {}
+    fields = as_object(tool)
     if fields.get("type") != "function":
         raise invalid(f"{param}.type", "only tools of the type `function` are supported", "unsupported_content")
     # Chat Completions has the function in a field of its own.
@@ -312,10 +311,10 @@ def read_input(value: Any) -> ClientConversation:
 
 def _error_text(error: Any) -> str:
     """Return the text of the error of a call that the server has run: a string, or an object with parts of text."""
-    parts: Any = _fields(error).get("content")
+    parts: Any = as_object(error).get("content")
     if not isinstance(parts, list):
-        return str(_fields(error).get("message") or error or "")
-    return "".join(str(_fields(part).get("text") or "") for part in cast("list[Any]", parts))
+        return str(as_object(error).get("message") or error or "")
+    return "".join(str(as_object(part).get("text") or "") for part in cast("list[Any]", parts))
 
 
 def read_messages(value: Any) -> ClientConversation:
@@ -439,15 +438,15 @@ def _file(part: dict[str, Any], param: str) -> Attachment:
     kind = str(part["type"])
     if kind in ("image_url", "input_image"):
         image = part.get("image_url")
-        url = cast("dict[str, Any]", image).get("url") if isinstance(image, dict) else image
+        url = as_object(image).get("url", image)
         if not isinstance(url, str):
             raise invalid(f"{param}.image_url", "send a URL, which may be a data URL", "unsupported_content")
         fields = file_fields(url, kind="image")
     elif kind == "input_audio":
-        audio = _fields(part.get("input_audio"))
+        audio = as_object(part.get("input_audio"))
         fields = {"data": audio.get("data"), "media_type": f"audio/{audio.get('format')}"}
     else:
-        file = _fields(part.get("file")) if kind == "file" else part
+        file = as_object(part.get("file")) if kind == "file" else part
         name, data, url = file.get("filename"), file.get("file_data"), file.get("file_url")
         if isinstance(data, str) and not data.startswith("data:"):
             guessed = guess_type(name) if isinstance(name, str) else None
@@ -460,10 +459,6 @@ def _file(part: dict[str, Any], param: str) -> Attachment:
         return parse_fields(Attachment, fields)
     except HttpError as error:
         raise invalid(param, str(error)) from None
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _call(function: Any, call_id: Any, param: str) -> ToolRequest:

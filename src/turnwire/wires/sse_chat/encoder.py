@@ -9,7 +9,7 @@ from typing import Self, assert_never
 
 from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
 from turnwire.core.log.codec import LoggedEvent
-from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
+from turnwire.wires.frames import COMMENT_HEARTBEAT, BaseEncoder, control_frame
 
 
 class SseChat:
@@ -43,25 +43,15 @@ class SseChat:
                 assert_never(control)
 
 
-class _SseEncoder:
-    takes_heartbeat = True
-
+class _SseEncoder(BaseEncoder):
     def frame(self, logged: LoggedEvent) -> bytes:
         # Every token passes here, so the stored line is framed without decoding it.
         return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
 
-    def pause(self) -> bytes:
-        return b""
 
-
-class _SessionEncoder:
-    takes_heartbeat = True
-
+class _SessionEncoder(BaseEncoder):
     def __init__(self, turn_id: str) -> None:
         self._turn_id = turn_id.encode("ascii")
 
     def frame(self, logged: LoggedEvent) -> bytes:
         return b"id: %b:%d\ndata: %b\n\n" % (self._turn_id, logged.position, logged.body)
-
-    def pause(self) -> bytes:
-        return b""

@@ -2,7 +2,10 @@
 
 import asyncio
 
-from turnwire.core.contracts.wires import Control, Wire
+from msgspec.structs import replace
+
+from turnwire.core.contracts.stores import LogReader
+from turnwire.core.contracts.wires import Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.follow import follow
@@ -13,15 +16,23 @@ from turnwire.server.messages import (
     Cursor,
     MessageBody,
     parse_cursor,
-    parse_json,
     parse_offset,
     parse_session_cursor,
 )
 from turnwire.server.request import Request
-from turnwire.server.router import Parameter, Route, response
+from turnwire.server.router import Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import StreamConnection
-from turnwire.server.streams.resume import is_in_log
+from turnwire.server.streams.resume import (
+    BYTES,
+    FRAMES,
+    ResumePoint,
+    find_cursor,
+    find_point,
+    is_in_log,
+    is_void,
+    void_of,
+)
 from turnwire.server.streams.stored_log import StateReader, StoredLogWriter
 from turnwire.server.streams.stream import (
     SessionSource,
@@ -30,50 +41,68 @@ from turnwire.server.streams.stream import (
     session_header,
     stream_from_first_frame,
     stream_turn,
-    turn_headers,
 )
-from turnwire.server.turns import (
-    answer_json,
-    answer_status,
-    answer_turn,
-    budget_header,
-    logged_json,
-    remaining_budget,
-    start_turn,
-    turn_error,
-)
+from turnwire.server.turns import budget_header, logged_json, remaining_budget, start_turn
+from turnwire.wires.conversation import respond_with_answer
+from turnwire.wires.frames import BaseEncoder, StatefulWire
 from turnwire.wires.sse_chat.encoder import SseChat
-from turnwire.wires.sse_chat.resume import find_position, find_resume_point, not_in_log
 
 SSE_CHAT = SseChat()
 _MAX_WAIT_SECONDS = 60
+_KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
+_ID = Parameter("id", "path", "Our id, or your own.")
+_LAST_ID = Parameter("Last-Event-ID", "header", "The last id received; the stream continues after it.")
+_EVENTS = {"200": response("The turn's events", "text/event-stream")}
+
+_CHAT = RouteGroup("chat", body=MessageBody, takes_files=True)
+_TURNS = RouteGroup("turns", takes_slot=False)
+_SESSIONS = RouteGroup("sessions", takes_slot=False)
 
 
+@_CHAT.route(
+    "POST",
+    "/chat",
+    "Send a message, and get the whole answer when it is complete",
+    parameters=[_KEY],
+    responses={"200": response("The answer", "application/json")},
+)
 async def chat(request: Request, services: Services) -> None:
-    """Start or join a turn, and answer when it has ended."""
-    body = parse_json(MessageBody, await request.json_body())
-    answer = await answer_turn(services, request, body)
-    if answer is None:
-        return
-    record, state = answer
-    failure = turn_error(state)
-    if failure is not None:
-        raise failure
-    budget = await remaining_budget(services, request.caller.principal)
-    await request.respond_json(answer_status(state), answer_json(state, budget), turn_headers(record))
+    await respond_with_answer(request, services, await request.parse_body(MessageBody))
 
 
+@_CHAT.route(
+    "POST", "/chat/stream", "Send a message, and stream the answer", parameters=[_KEY, _LAST_ID], responses=_EVENTS
+)
 async def chat_stream(request: Request, services: Services) -> Stream:
     """Start or join a turn, and stream it."""
-    body = parse_json(MessageBody, await request.json_body())
+    body = await request.parse_body(MessageBody)
     cursor = parse_cursor({}, request.headers)
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
         request.added += budget_header(await remaining_budget(services, request.caller.principal))
-        point = await find_position(services.store, accepted.record, SSE_CHAT, cursor)
+        point = await _find_position(services.store, accepted.record, SSE_CHAT, cursor)
         return stream_turn(request, services, accepted.record, SSE_CHAT, point)
 
 
+@_TURNS.route(
+    "GET",
+    "/v1/turns/{id}/events",
+    "A turn's events from any position, live or finished",
+    parameters=[
+        _ID,
+        _LAST_ID,
+        Parameter("after", "query", "The position to continue after, if there is no Last-Event-ID."),
+        Parameter("offset", "query", "How many bytes you have, on a text wire."),
+        Parameter("wire", "query", "The protocol to write them in; `sse_chat` by default."),
+        Parameter("wait", "query", "Answer with JSON; wait this many seconds if there is nothing yet."),
+    ],
+    responses={
+        **_EVENTS,
+        "204": response("The turn has ended and you have all of it"),
+        "410": response("On a text wire: its events are past their retention"),
+        "416": response("There are not so many bytes, or they are void"),
+    },
+)
 async def turn_events(request: Request, services: Services) -> Stream | None:
     """Stream a turn from any position on any wire, live or finished; or answer with JSON if there is a `wait`."""
     turn_id, query = request.id_param(), request.query
@@ -85,7 +114,7 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         await _long_poll(request, services, record, cursor)
         return None
     by_frame = wire.numbers_frames and b"last-event-id" in request.headers
-    point = await find_resume_point(services.store, record, wire, cursor, offset=offset, by_frame=by_frame)
+    point = await _find_resume_point(services.store, record, wire, cursor, offset=offset, by_frame=by_frame)
     if point is not None and point.is_end and not point.rest:
         # Only this status stops a browser's EventSource from reconnecting.
         await request.respond(204)
@@ -96,8 +125,14 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         return stream_turn(request, services, record, wire, point)
 
 
+@_TURNS.route(
+    "GET",
+    "/v1/turns/{id}/log.jsonl",
+    "All committed events of a turn's log, one line of JSON each",
+    parameters=[_ID],
+    responses={"200": response("The log", "application/jsonl")},
+)
 async def turn_log(request: Request, services: Services) -> Stream:
-    """Send the committed events of a turn as a file."""
     record = await services.store.find_turn(request.caller.principal, request.id_param())
     with services.streams.room(request.caller.principal):
         return stream_log(request, services, record)
@@ -110,7 +145,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
     except ValueError:
         raise invalid_request("wait: not a number of seconds") from None
     if not await is_in_log(services.store, record, cursor):
-        raise not_in_log()
+        raise _not_in_log()
     principal = request.caller.principal
     async with services.requests.slot(principal):
         events = await services.store.read(record.id, cursor.position, 1_000)
@@ -141,6 +176,13 @@ async def _next_events(services: Services, record: TurnRecord, cursor: Cursor, s
         await following.aclose()
 
 
+@_SESSIONS.route(
+    "GET",
+    "/v1/sessions/{id}/events",
+    "All turns of a session, as they happen",
+    parameters=[_ID, _LAST_ID, Parameter("after", "query", "`<turn_id>:<position>`")],
+    responses=_EVENTS,
+)
 async def session_events(request: Request, services: Services) -> Stream:
     """Stream all turns of a session, each whole and in order, for as long as the client reads."""
     session_id, principal, store = request.id_param(), request.caller.principal, services.store
@@ -170,87 +212,56 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
         raise invalid_request(str(error)) from None
 
 
-_KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
-_ID = Parameter("id", "path", "Our id, or your own.")
-_LAST_ID = Parameter("Last-Event-ID", "header", "The last id received; the stream continues after it.")
-_EVENTS = {"200": response("The turn's events", "text/event-stream")}
+# Resume points, of any wire: after a position of the log, a frame, or a byte
+
+
+async def _find_resume_point(
+    store: LogReader, record: TurnRecord, wire: Wire, cursor: Cursor, *, offset: int | None, by_frame: bool
+) -> ResumePoint | None:
+    """Return where a client continues: after a byte, a frame or a position; None for one that has nothing yet.
+
+    Raises HttpError 409, 410, 416.
+    """
+    if not wire.keeps_state:
+        return await _find_position(store, record, wire, cursor)
+    if by_frame:
+        return await find_point(store, record.id, wire, FRAMES, cursor.position)
+    if offset:
+        return await find_point(store, record.id, wire, BYTES, offset)
+    return await _find_text_position(store, record, cursor) if cursor.position else None
+
+
+async def _find_position(store: LogReader, record: TurnRecord, wire: Wire, cursor: Cursor) -> ResumePoint:
+    """Return the point after a position, on a wire that keeps no state."""
+    point = await find_cursor(store, record, cursor)
+    waits = point.control is None and not point.is_end and cursor.position == record.last_position
+    return replace(point, rest=wire.opening) if waits else point
+
+
+async def _find_text_position(store: LogReader, record: TurnRecord, cursor: Cursor) -> ResumePoint:
+    """Return the point after a position of a wire that has no control frames, so that errors are raised instead."""
+    if not await is_in_log(store, record, cursor):
+        raise _not_in_log()
+    if record.phase == "ended" and cursor.position == record.last_position:
+        return ResumePoint(cursor.position, is_end=True)
+    void = await void_of(store, record.id)
+    if is_void(tuple(span[:-1] for span in void), cursor.position):
+        raise _not_in_log()
+    return ResumePoint(cursor.position, void=void)
+
+
+def _not_in_log() -> HttpError:
+    return HttpError(409, "reset", "after is not a position of this log; read again from after=0")
 
 
 def routes() -> list[Route]:
-    return [
-        Route(
-            "POST",
-            "/chat",
-            chat,
-            "Send a message, and get the whole answer when it is complete",
-            "chat",
-            [_KEY],
-            MessageBody,
-            {"200": response("The answer", "application/json")},
-            takes_files=True,
-            access="write",
-        ),
-        Route(
-            "POST",
-            "/chat/stream",
-            chat_stream,
-            "Send a message, and stream the answer",
-            "chat",
-            [_KEY, _LAST_ID],
-            MessageBody,
-            _EVENTS,
-            takes_files=True,
-            access="write",
-        ),
-        Route(
-            "GET",
-            "/v1/turns/{id}/events",
-            turn_events,
-            "A turn's events from any position, live or finished",
-            "turns",
-            [
-                _ID,
-                _LAST_ID,
-                Parameter("after", "query", "The position to continue after, if there is no Last-Event-ID."),
-                Parameter("offset", "query", "How many bytes you have, on a text wire."),
-                Parameter("wire", "query", "The protocol to write them in; `sse_chat` by default."),
-                Parameter("wait", "query", "Answer with JSON; wait this many seconds if there is nothing yet."),
-            ],
-            responses={
-                **_EVENTS,
-                "204": response("The turn has ended and you have all of it"),
-                "410": response("On a text wire: its events are past their retention"),
-                "416": response("There are not so many bytes, or they are void"),
-            },
-            access="read",
-        ),
-        Route(
-            "GET",
-            "/v1/turns/{id}/log.jsonl",
-            turn_log,
-            "All committed events of a turn's log, one line of JSON each",
-            "turns",
-            [_ID],
-            responses={"200": response("The log", "application/jsonl")},
-            access="read",
-        ),
-        Route(
-            "GET",
-            "/v1/sessions/{id}/events",
-            session_events,
-            "All turns of a session, as they happen",
-            "sessions",
-            [_ID, _LAST_ID, Parameter("after", "query", "`<turn_id>:<position>`")],
-            responses=_EVENTS,
-            access="read",
-        ),
-    ]
+    return [*_CHAT.routes, *_TURNS.routes, *_SESSIONS.routes]
 
 
 # The download of a log
 
 
-class LogFile:
+class LogFile(StatefulWire):
     """The wire of a log's download: one line of JSON for each event, with its position, epoch and time.
 
     It is a stream like any other: counted, written page by page at the reader's pace, and dropped when the reader
@@ -259,24 +270,18 @@ class LogFile:
 
     name = key = "log_file"
     media_type = "application/jsonl"
-    keeps_state = numbers_frames = False
-    heartbeat = opening = b""
+    keeps_state = False
+    heartbeat = b""
 
     def encoder(self) -> "_LineEncoder":
         return _LineEncoder()
 
-    def control(self, control: Control) -> None:
-        return None
 
-
-class _LineEncoder:
+class _LineEncoder(BaseEncoder):
     takes_heartbeat = False
 
     def frame(self, logged: LoggedEvent) -> bytes:
         return logged_json(logged) + b"\n"
-
-    def pause(self) -> bytes:
-        return b""
 
 
 class FairReader:

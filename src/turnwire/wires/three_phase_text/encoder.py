@@ -8,9 +8,9 @@ The separators cannot occur in an answer: the log removes control characters. Th
 no error after the first byte, so a failed turn ends with a readable message, and a restart breaks the connection.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Raw
 
@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
 )
 from turnwire.core.log.state import TurnFold
 from turnwire.core.log.turns import TurnState
-from turnwire.wires.framing import TOKEN_BODY, TURN_FAILED, StatefulWire, answer_text
+from turnwire.wires.frames import TOKEN_BODY, TURN_FAILED, StatefulWire, answer_text
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView, WaitEvent
 
 _LineEvent = ReportEvent | WaitEvent | AnswerEvent | ReasoningEvent
@@ -50,11 +50,6 @@ class ThreePhaseText(StatefulWire):
     name = key = "three_phase_text"
     media_type = "text/plain; charset=utf-8"
     heartbeat = b"\n"
-
-    @classmethod
-    def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for, which has no options for this one."""
-        return cls()
 
     def encoder(self) -> Encoder:
         return _TextEncoder()

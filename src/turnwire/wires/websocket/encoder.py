@@ -8,6 +8,7 @@ from typing import assert_never
 
 from turnwire.core.contracts.wires import Control, Encoder, Gap, Reconnect, Reset
 from turnwire.core.log.codec import LoggedEvent, ascii_json, json_string
+from turnwire.wires.frames import BaseEncoder
 
 
 class WebSocket:
@@ -38,9 +39,7 @@ class WebSocket:
                 assert_never(control)
 
 
-class _SocketEncoder:
-    takes_heartbeat = True
-
+class _SocketEncoder(BaseEncoder):
     def __init__(self, turn_json: bytes) -> None:
         self._turn_json = turn_json
 
@@ -52,9 +51,6 @@ class _SocketEncoder:
             logged.epoch,
             logged.body,
         )
-
-    def pause(self) -> bytes:
-        return b""
 
 
 def message(kind: str, **fields: object) -> bytes:

@@ -32,7 +32,7 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.log.turns import Step, TurnState
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json, frame
+from turnwire.wires.frames import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json, frame
 from turnwire.wires.progress import open_questions
 from turnwire.wires.turn_view import AnswerEvent, ReportEvent, TurnView
 
@@ -60,7 +60,6 @@ class OpenAIChat(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for."""
         return cls(include_usage=query.get("include_usage") == "true")
 
     def encoder(self) -> Encoder:

@@ -10,22 +10,21 @@ from turnwire.core.errors import ModelOptionNotTakenError
 from turnwire.core.log.follow import fold_log
 from turnwire.core.log.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id
 from turnwire.server.request import Request
-from turnwire.server.router import Parameter, Route, response
+from turnwire.server.router import Json, Parameter, Route, RouteGroup, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint, find_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import LAST_PLACE, settled_turn, start_turn
-from turnwire.wires.framing import TURN_FAILED
+from turnwire.wires.frames import TURN_FAILED
 from turnwire.wires.openai.chat.encoder import OpenAIChat, completion, is_cut_off, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, find_waiting, interrupting, last_turn, take_answers
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
+    check_client_id,
     client_functions,
     format_options,
-    invalid,
     openai_error,
     option_not_taken,
     parse_completion_body,
@@ -47,6 +46,25 @@ _OPTIONS = (
 )
 
 
+_OPENAI = RouteGroup(
+    "openai",
+    responses={"200": response("As OpenAI's clients expect it")},
+    dialect=openai_error,
+    takes_slot=False,
+)
+
+
+@_OPENAI.route(
+    "POST",
+    "/v1/chat/completions",
+    "Send a message, as with OpenAI's Chat Completions API",
+    parameters=[
+        Parameter("X-Session-Id", "header", "The session of the turn; a new one without it."),
+        Parameter("Idempotency-Key", "header", "The same key again joins the same turn."),
+    ],
+    body=CompletionBody,
+    takes_files=True,
+)
 async def create(request: Request, services: Services) -> Stream | None:
     """Start a turn, or continue one that waits; stream it, or answer when it has ended or waits again."""
     body = parse_completion_body(await request.json_body())
@@ -91,7 +109,8 @@ async def _begin(
     agent = agent_of(services, body.model)
     if conversation.results:
         return await _continue(request, services, conversation), False
-    session_id = _session_id(request)
+    named = request.header(b"x-session-id")
+    session_id = check_client_id("X-Session-Id", named) if named else None
     options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
     options |= format_options(body)
     if conversation.instructions:
@@ -128,23 +147,17 @@ async def _continue(request: Request, services: Services, conversation: ClientCo
     return await take_answers(services, request.caller, record, decisions, outputs, "messages")
 
 
-async def list_models(request: Request, services: Services) -> None:
-    """Answer with the agents by name; the first one is the default."""
-    await request.respond_json(200, {"object": "list", "data": [_model(name) for name in services.agents]})
+@_OPENAI.route("GET", "/v1/models", "The agents, by name")
+async def list_models(request: Request, services: Services) -> Json:
+    """Return the agents by name; the first one is the default."""
+    return {"object": "list", "data": [_model(name) for name in services.agents]}
 
 
-async def show_model(request: Request, services: Services) -> None:
+@_OPENAI.route("GET", "/v1/models/{id:path}", "An agent", parameters=[Parameter("id", "path", "Its name.")])
+async def show_model(request: Request, services: Services) -> Json:
     name = request.params["id"]
     agent_of(services, name)  # Raises an error for an unknown name; `turnwire` is known, as in requests.
-    await request.respond_json(200, _model(name))
-
-
-def _session_id(request: Request) -> str | None:
-    text = request.header(b"x-session-id")
-    try:
-        return check_id(text) if text else None
-    except HttpError:
-        raise invalid("X-Session-Id", "an id has up to 128 letters, digits and . _ : @ -") from None
+    return _model(name)
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -167,50 +180,5 @@ def _raise_failure(state: TurnState) -> None:
     raise HttpError(500, error.code if error else "turn_failed", message, headers=headers, turn_id=state.turn_id)
 
 
-_TAG = "openai"
-_COMPATIBLE = {"200": response("As OpenAI's clients expect it")}
-
-
 def routes() -> list[Route]:
-    return [
-        Route(
-            "POST",
-            "/v1/chat/completions",
-            create,
-            "Send a message, as with OpenAI's Chat Completions API",
-            _TAG,
-            [
-                Parameter("X-Session-Id", "header", "The session of the turn; a new one without it."),
-                Parameter("Idempotency-Key", "header", "The same key again joins the same turn."),
-            ],
-            CompletionBody,
-            _COMPATIBLE,
-            openai_error,
-            takes_files=True,
-            access="write",
-        ),
-        Route(
-            "GET",
-            "/v1/models",
-            list_models,
-            "The agents, by name",
-            _TAG,
-            (),
-            None,
-            _COMPATIBLE,
-            openai_error,
-            access="read",
-        ),
-        Route(
-            "GET",
-            "/v1/models/{id:path}",
-            show_model,
-            "An agent",
-            _TAG,
-            [Parameter("id", "path", "Its name.")],
-            None,
-            _COMPATIBLE,
-            openai_error,
-            access="read",
-        ),
-    ]
+    return _OPENAI.routes

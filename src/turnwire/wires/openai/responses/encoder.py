@@ -39,7 +39,7 @@ from turnwire.core.log.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.wires.framing import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json
+from turnwire.wires.frames import DONE, TOKEN_BODY, TURN_FAILED, StatefulWire, answer_json
 from turnwire.wires.openai.chat.encoder import is_cut_off, question_text, waiting_call_id
 from turnwire.wires.openai.responses.frames import (
     SERVER_CALLS,
@@ -83,7 +83,6 @@ class OpenAIResponses(StatefulWire):
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> Self:
-        """Return the wire that a query string asks for. Raise ValueError."""
         segment = query.get("segment", "1")
         if not segment.isascii() or not segment.isdecimal() or len(segment) > 9:
             raise ValueError("segment: not a number")

@@ -19,7 +19,7 @@ from turnwire.core.log.events import (
     Usage,
 )
 from turnwire.core.log.turns import Message, TurnRecord
-from turnwire.wires.framing import text_or_json
+from turnwire.wires.frames import text_or_json
 from turnwire.wires.openai.chat.encoder import waiting_call_id
 
 Item = dict[str, Any]

@@ -151,7 +151,7 @@ async def find_in_response(store: LogReader, record: TurnRecord, wire: OpenAIRes
 # Segments
 
 
-class _Segments(LogVisitor):
+class ResponseSegments(LogVisitor):
     """Numbers the responses of a turn; `answers` are those of the client that each response began with."""
 
     def begin(self) -> None:
@@ -178,25 +178,13 @@ class _Segments(LogVisitor):
             case _:
                 pass
 
+    def answered_in(self, call_id: str) -> int:
+        """Return the number of the response that began with the last answer to a call."""
+        return [segment for segment, answer in self.answers if answer.call_id == call_id][-1]
 
-async def _read_segments(store: LogReader, turn_id: str) -> _Segments:
-    segments = _Segments()
+
+async def read_segments(store: LogReader, turn_id: str) -> ResponseSegments:
+    """Return the responses that the turn has begun so far. Raises HttpError 410."""
+    segments = ResponseSegments()
     await walk_log(store, turn_id, segments)
     return segments
-
-
-async def count_segments(store: LogReader, turn_id: str) -> int:
-    """Return how many responses the turn has begun so far. Raises HttpError 410."""
-    return (await _read_segments(store, turn_id)).count
-
-
-async def segment_of_answer(store: LogReader, turn_id: str, call_id: str) -> int:
-    """Return the number of the response that began with the last answer to a call."""
-    answers = (await _read_segments(store, turn_id)).answers
-    return [segment for segment, answer in answers if answer.call_id == call_id][-1]
-
-
-async def answers_before(store: LogReader, turn_id: str, segment: int) -> list[ApprovalResponseEvent | ToolResultEvent]:
-    """Return the decisions and the results of the client's functions that a response began with."""
-    answers = (await _read_segments(store, turn_id)).answers
-    return [answer for number, answer in answers if number == segment]

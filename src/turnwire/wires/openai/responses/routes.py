@@ -5,7 +5,7 @@ time that it continued: `resp_<turn id>_2` …
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,7 @@ from turnwire.core.log.turns import TurnRecord
 from turnwire.server.errors import HttpError, internal_error, invalid_request
 from turnwire.server.messages import parse_count, parse_json
 from turnwire.server.request import Request
-from turnwire.server.router import Access, AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
+from turnwire.server.router import AnyRoute, Json, Parameter, RouteGroup, SocketRoute, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.socket import SilentWire, SocketHandler
@@ -26,14 +26,30 @@ from turnwire.wires.openai.conversation import begin_response, find_response
 from turnwire.wires.openai.messages import ResponseBody, invalid, openai_error, parse_response_body
 from turnwire.wires.openai.responses.encoder import OpenAIResponses
 from turnwire.wires.openai.responses.frames import decision_item, input_items, output_item, response_id
-from turnwire.wires.openai.responses.resume import answers_before, find_in_response, response_so_far, settled_response
+from turnwire.wires.openai.responses.resume import find_in_response, read_segments, response_so_far, settled_response
 
 _MAX_ITEMS = 100
 _DATA = b"data: "
 _END = b"[DONE]"
 _MAX_QUEUED = 8
 
+_OPENAI = RouteGroup(
+    "openai",
+    responses={"200": response("As OpenAI's clients expect it")},
+    dialect=openai_error,
+    takes_slot=False,
+)
+_ID = Parameter("id", "path", "`resp_<turn id>`")
 
+
+@_OPENAI.route(
+    "POST",
+    "/v1/responses",
+    "Send a message, as with OpenAI's Responses API",
+    parameters=[Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")],
+    body=ResponseBody,
+    takes_files=True,
+)
 async def create(request: Request, services: Services) -> Stream | None:
     """Start a turn, or continue one that waits; stream the response, or answer with it when it is over."""
     body, key = parse_response_body(await request.json_body()), request.idempotency_key
@@ -55,6 +71,16 @@ async def create(request: Request, services: Services) -> Stream | None:
     return None
 
 
+@_OPENAI.route(
+    "GET",
+    "/v1/responses/{id}",
+    "A response so far, or its stream",
+    parameters=[
+        _ID,
+        Parameter("stream", "query", "`true` for the stream."),
+        Parameter("starting_after", "query", "The `sequence_number` of the last event you have."),
+    ],
+)
 async def show(request: Request, services: Services) -> Stream | None:
     """Answer with a response so far; or stream it, from the start or after an event."""
     query = request.query
@@ -70,6 +96,7 @@ async def show(request: Request, services: Services) -> Stream | None:
     return None
 
 
+@_OPENAI.route("POST", "/v1/responses/{id}/cancel", "Stop a response; answers when it has stopped", parameters=[_ID])
 async def cancel(request: Request, services: Services) -> None:
     """Stop the turn, and answer when it has stopped, also if it had before."""
     record, wire = await find_response(services, request.caller, request.params["id"])
@@ -78,7 +105,8 @@ async def cancel(request: Request, services: Services) -> None:
     await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
 
 
-async def delete(request: Request, services: Services) -> None:
+@_OPENAI.route("DELETE", "/v1/responses/{id}", "Delete a response, its turn and its log", parameters=[_ID])
+async def delete(request: Request, services: Services) -> Json:
     """Delete the turn and its log; with the last turn of a conversation, the conversation too."""
     name, store, principal = request.params["id"], services.store, request.caller.principal
     record, _ = await find_response(services, request.caller, name)
@@ -86,18 +114,28 @@ async def delete(request: Request, services: Services) -> None:
     await store.delete_turn(principal, record.id)
     if not await store.list_turns(principal, session_id=record.session_id, limit=1):
         await store.delete_session(principal, record.session_id)
-    await request.respond_json(200, {"id": name, "object": "response", "deleted": True})
+    return {"id": name, "object": "response", "deleted": True}
 
 
-async def list_input_items(request: Request, services: Services) -> None:
-    """Answer with what the client sent: the message and its history, or the answers to calls."""
-    async with services.requests.slot(request.caller.principal):
-        record, wire = await find_response(services, request.caller, request.params["id"])
-        items = await _input_items(services, record, wire.segment)
-        if request.query.get("order", "desc") != "asc":
-            items.reverse()
-        await request.respond_json(200, _page(items, request.query))
-        await request.answer_taken(services.settings.write_timeout)
+@_OPENAI.route(
+    "GET",
+    "/v1/responses/{id}/input_items",
+    "What the client sent for a response",
+    parameters=[
+        _ID,
+        Parameter("order", "query", "`asc`, or `desc`, which is the default."),
+        Parameter("after", "query", "The last id of the page before."),
+        Parameter("limit", "query", "The largest number of items, 20 by default."),
+    ],
+    takes_slot=True,
+)
+async def list_input_items(request: Request, services: Services) -> Json:
+    """Return what the client sent: the message and its history, or the answers to calls."""
+    record, wire = await find_response(services, request.caller, request.params["id"])
+    items = await _input_items(services, record, wire.segment)
+    if request.query.get("order", "desc") != "asc":
+        items.reverse()
+    return _page(items, request.query)
 
 
 async def _input_items(services: Services, record: TurnRecord, segment: int) -> list[dict[str, Any]]:
@@ -105,14 +143,20 @@ async def _input_items(services: Services, record: TurnRecord, segment: int) -> 
         return input_items(record)
     return [
         output_item(record.id, answer) if isinstance(answer, ToolResultEvent) else decision_item(record.id, answer)
-        for answer in await answers_before(services.store, record.id, segment)
+        for number, answer in (await read_segments(services.store, record.id)).answers
+        if number == segment
     ]
 
 
+# Without these routes, `compact` and `input_tokens` would be taken for ids of responses.
+
+
+@_OPENAI.route("POST", "/v1/responses/compact", "Not supported: a 404 that says so", access="any key")
 async def compact(request: Request, services: Services) -> None:
     raise HttpError(404, "not_found", "responses are not compacted here: the agent decides what its model gets")
 
 
+@_OPENAI.route("POST", "/v1/responses/input_tokens", "Not supported: a 404 that says so", access="any key")
 async def count_input_tokens(request: Request, services: Services) -> None:
     raise HttpError(404, "not_found", "tokens are not counted here: an agent may call several models; see `usage`")
 
@@ -255,77 +299,5 @@ def _with_stream_id(stream_id: str | None) -> Callable[[bytes], Iterator[str]]:
     return to_messages
 
 
-# The routes
-
-_ID = Parameter("id", "path", "`resp_<turn id>`")
-
-
-def _route(
-    method: str,
-    path: str,
-    endpoint: Endpoint,
-    summary: str,
-    parameters: Sequence[Parameter] = (),
-    body: type[BaseModel] | None = None,
-    *,
-    access: Access = "any key",
-) -> Route:
-    responses = {"200": response("As OpenAI's clients expect it")}
-    takes_files = body is ResponseBody
-    return Route(
-        method, path, endpoint, summary, "openai", parameters, body, responses, openai_error, takes_files, access
-    )
-
-
 def routes() -> list[AnyRoute]:
-    return [
-        _route(
-            "POST",
-            "/v1/responses",
-            create,
-            "Send a message, as with OpenAI's Responses API",
-            [Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")],
-            ResponseBody,
-            access="write",
-        ),
-        _route(
-            "GET",
-            "/v1/responses/{id}",
-            show,
-            "A response so far, or its stream",
-            [
-                _ID,
-                Parameter("stream", "query", "`true` for the stream."),
-                Parameter("starting_after", "query", "The `sequence_number` of the last event you have."),
-            ],
-            access="read",
-        ),
-        _route(
-            "DELETE", "/v1/responses/{id}", delete, "Delete a response, its turn and its log", [_ID], access="write"
-        ),
-        _route(
-            "POST",
-            "/v1/responses/{id}/cancel",
-            cancel,
-            "Stop a response; answers when it has stopped",
-            [_ID],
-            access="write",
-        ),
-        _route(
-            "GET",
-            "/v1/responses/{id}/input_items",
-            list_input_items,
-            "What the client sent for a response",
-            [
-                _ID,
-                Parameter("order", "query", "`asc`, or `desc`, which is the default."),
-                Parameter("after", "query", "The last id of the page before."),
-                Parameter("limit", "query", "The largest number of items, 20 by default."),
-            ],
-            access="read",
-        ),
-        # Without these routes, `compact` and `input_tokens` would be taken for ids of responses.
-        _route("POST", "/v1/responses/compact", compact, "Not supported: a 404 that says so"),
-        _route("POST", "/v1/responses/input_tokens", count_input_tokens, "Not supported: a 404 that says so"),
-        SocketRoute("/v1/responses", ResponseSocket),
-    ]
+    return [*_OPENAI.routes, SocketRoute("/v1/responses", ResponseSocket)]

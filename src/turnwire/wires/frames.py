@@ -1,11 +1,11 @@
-"""Server-sent event framing, and the JSON helpers that several wires share.
+"""The bytes of frames: server-sent events, the base classes of wires, and values that several protocols share.
 
 Lines end with LF alone, a frame has one `data` line, and `data` is one line of ASCII JSON, so no client's line splitter
 finds a line break that is not there.
 """
 
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Mapping
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -24,8 +24,22 @@ class StatefulWire:
     heartbeat = COMMENT_HEARTBEAT
     opening = b""
 
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Return the wire that a query string asks for. Raise ValueError. This one has no options."""
+        return cls()
+
     def control(self, control: Control) -> None:
         """Return None: the connection breaks instead, and the client resumes or reads again."""
+
+
+class BaseEncoder:
+    """The base of encoders that send nothing at a wait, and take a heartbeat after any frame."""
+
+    takes_heartbeat = True
+
+    def pause(self) -> bytes:
+        return b""
 
 
 DONE = b"data: [DONE]\n\n"
@@ -71,6 +85,11 @@ def answer_text(body: bytes) -> str:
 def omit_none(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not None: a null is fatal to some clients."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a value of a client as the JSON object that it is, or else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def text_or_json(value: Any) -> str:
