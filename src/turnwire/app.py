@@ -38,7 +38,7 @@ from turnwire.settings import Settings
 from turnwire.tools.threads import install_executor
 
 if TYPE_CHECKING:
-    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.runtime import ExtensionRuntime
     from turnwire.tools import Tool
 
 logger = logging.getLogger("turnwire.server")
@@ -110,10 +110,10 @@ class _ExtensionChannels:
     async def accept(
         self, channel: str, user_id: str, message: str, *, principal: str, message_id: str, agent: str | None
     ) -> bool:
-        kernel = self._turnwire.kernel
-        if kernel is None or channel not in kernel.router.channels:
+        extensions = self._turnwire.extensions
+        if extensions is None or channel not in extensions.router.channels:
             return False
-        await kernel.router.accept(
+        await extensions.router.accept(
             message, user_id, channel, principal=principal, message_id=message_id, agent_id=agent
         )
         return True
@@ -167,10 +167,10 @@ class Turnwire:
         self._shared = assembly.build_shared(store, settings)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
-        self.kernel: Kernel | None = None
+        self.extensions: ExtensionRuntime | None = None
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
-            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings, leads=not isolated)
+            self.extensions = assembly.build_extensions(self.store, self.runner, folders, settings, leads=not isolated)
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
@@ -282,10 +282,10 @@ class Turnwire:
         stack.callback(self._note_closed)
         stack.push_async_callback(self.streams.close)
         stack.push_async_callback(self.runner.close)
-        if self.kernel is not None:
-            stack.push_async_callback(self.kernel.close)
+        if self.extensions is not None:
+            stack.push_async_callback(self.extensions.close)
             # Before the runner opens, because an extension may bring the agent of a turn to recover.
-            await self.kernel.load(self.agents, as_agent, self._offer_tools)
+            await self.extensions.load(self.agents, as_agent, self._offer_tools)
         for plugin in self.services.plugins.values():
             self._offer_tools(plugin.tools())
         factories = FactoryAgents(self.agents)
@@ -294,8 +294,8 @@ class Turnwire:
         self.reports.open()
         await self.runner.open()
         self.streams.open()
-        if self.kernel is not None:
-            await self.kernel.start()
+        if self.extensions is not None:
+            await self.extensions.start()
         for plugin in self.services.plugins.values():
             stack.push_async_callback(plugin.stop)
             await plugin.start()

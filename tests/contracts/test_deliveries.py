@@ -10,12 +10,12 @@ from tests.serving import PATIENCE, within
 from turnwire.channels.telegram.records import Answer, MessagePart, Records
 from turnwire.core.contracts.stores import SqlConnection, Store
 from turnwire.core.errors import ShuttingDownError, StoreError
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.delivery import Delivery, DeliveryRecords, delivery_key
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.tables import TABLES, ExtensionTables
 
-LIMITS = KernelLimits(restart_delay=0.001, closing_patience=1)
+LIMITS = ExtensionLimits(restart_delay=0.001, closing_patience=1)
 
 
 async def opened(backend: StoreBackend) -> ExtensionTables:

@@ -10,9 +10,9 @@ import yaml
 
 from tests.serving import quick_settings, within
 from turnwire import Turnwire
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.kernel import Kernel
+from turnwire.extensions.runtime import ExtensionRuntime
 
 BASE = """
 import asyncio
@@ -72,7 +72,7 @@ class Main(Base):
 )
 
 # For simulated time, in which a limit passes only while nothing else is left to do.
-LIMITS = KernelLimits(
+LIMITS = ExtensionLimits(
     extension_timeout=1,
     channel_timeout=1,
     health_interval=60,
@@ -96,13 +96,13 @@ def write_extension(folder: Path, id: str, code: str = BASE + "class Main(Base):
 class Running:
     """A running Turnwire with extensions."""
 
-    def __init__(self, turnwire: Turnwire, kernel: Kernel) -> None:
+    def __init__(self, turnwire: Turnwire, runtime: ExtensionRuntime) -> None:
         self.turnwire = turnwire
-        self.kernel = kernel
-        self.router = kernel.router
+        self.runtime = runtime
+        self.router = runtime.router
 
     def __getitem__(self, id: str) -> ExtensionHost:
-        return self.kernel.extensions[id]
+        return self.runtime.hosts[id]
 
     def extension(self, id: str) -> Any:
         return self[id].extension
@@ -117,7 +117,7 @@ class Running:
         return asyncio.create_task(self.say(id, text, user_id, **more))
 
     def states(self) -> dict[str, str]:
-        return {id: hosted.state for id, hosted in self.kernel.extensions.items() if hosted.found.source != "bundled"}
+        return {id: hosted.state for id, hosted in self.runtime.hosts.items() if hosted.found.source != "bundled"}
 
 
 class GrantedLeases:
@@ -146,7 +146,7 @@ async def running(
     *,
     data: Path | None = None,
     store: Any = "memory",
-    limits: KernelLimits = LIMITS,
+    limits: ExtensionLimits = LIMITS,
     attach: dict[str, Any] | None = None,
     leases: GrantedLeases | None = None,
     **settings: Any,
@@ -157,9 +157,9 @@ async def running(
     turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
     if leases is not None:
         turnwire.store.leases = lambda seconds: leases  # type: ignore[method-assign]
-    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
-    turnwire.kernel = kernel
+    runtime = ExtensionRuntime(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
+    turnwire.extensions = runtime
     for id, extension in (attach or {}).items():
-        kernel.attach(id, extension)
+        runtime.attach(id, extension)
     async with turnwire.lifespan():
-        yield Running(turnwire, kernel)
+        yield Running(turnwire, runtime)

@@ -68,6 +68,6 @@ async def test_heartbeat_reports_a_missing_channel(folder: Path, monkeypatch: py
     monkeypatch.setenv("TURNWIRE_EXTENSION_HEARTBEAT_CHANNEL", "mail")
     async with running(folder, saying("Hi.")) as kernel:
         await kernel.extension("heartbeat").beat()
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert kernel["heartbeat"].state == "degraded"
         assert "there is no channel 'mail'" in kernel["heartbeat"].message

@@ -173,7 +173,7 @@ class Main(Base):
         hosted, extension = kernel["chat"], kernel.extension("chat")
         await until(lambda: hosted.state == "unconfigured")
         for _ in range(5):
-            await kernel.kernel.loader.check_all()
+            await kernel.runtime.loader.check_all()
         assert (hosted.state, hosted.message, hosted.hint) == ("unconfigured", "nobody is paired", "send /start")
         assert hosted.is_up
         assert extension.calls == []

@@ -205,7 +205,7 @@ async def main():
     settings = Settings(data=sys.argv[1], shutdown_grace=0, documents={"embeddings": "off"})
     turnwire = Turnwire(endless, settings=settings, extensions=[sys.argv[2]])
     async with turnwire.lifespan():
-        await turnwire.kernel.extensions["chat"].extension.context.handle_user_message("hello", "ann")
+        await turnwire.extensions.hosts["chat"].extension.context.handle_user_message("hello", "ann")
 
 asyncio.run(main())
 """

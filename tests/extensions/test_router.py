@@ -29,9 +29,9 @@ from turnwire.core.log.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.contract import StreamStep
-from turnwire.extensions.kernel import Kernel
+from turnwire.extensions.runtime import ExtensionRuntime
 
 WORK = (
     StatusEvent("Thinking"),
@@ -346,13 +346,13 @@ async def test_long_silence_starts_a_new_session(tmp_path: Path, monkeypatch: py
 
 
 def test_settings_limit_sessions_and_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[KernelLimits] = []
+    built: list[ExtensionLimits] = []
 
-    def record(*arguments: Any, limits: KernelLimits, **options: Any) -> Kernel:
+    def record(*arguments: Any, limits: ExtensionLimits, **options: Any) -> ExtensionRuntime:
         built.append(limits)
-        return Kernel(*arguments, limits=limits, **options)
+        return ExtensionRuntime(*arguments, limits=limits, **options)
 
-    monkeypatch.setattr("turnwire.extensions.kernel.Kernel", record)
+    monkeypatch.setattr("turnwire.extensions.runtime.ExtensionRuntime", record)
     settings = quick_settings(tmp_path / "data", session_timeout=60, extension_context="extensions")
     Turnwire(saying("hello"), store="memory", settings=settings, extensions=[tmp_path])
     assert [(limits.session_timeout, limits.extension_context) for limits in built] == [(60, "extensions")]

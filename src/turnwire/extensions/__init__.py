@@ -1,1 +1,1 @@
-"""The kernel: discovers extensions, starts them in order, and routes their messages to the agents."""
+"""What runs extensions: it discovers them, starts them in order, and routes their messages to the agents."""

@@ -1,4 +1,4 @@
-"""The kernel's side of a channel: bounded calls to it, and the log of a turn turned into those calls."""
+"""The side of a channel that Turnwire has: bounded calls to it, and the log of a turn turned into those calls."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ _MAX_SUMMARY_CHARS = 120
 
 
 class ChannelHost:
-    """One extension's channel in the kernel. `streaming` is None for a channel that gets whole answers."""
+    """One extension's channel in the runtime. `streaming` is None for a channel that gets whole answers."""
 
     def __init__(self, id: str, provider: ChannelProvider, *, is_streaming: bool, timeout: float) -> None:
         self.id = id

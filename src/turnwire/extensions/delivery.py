@@ -14,7 +14,7 @@ from turnwire.core.contracts.stores import SqlConnection, Store
 from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, StoreError, TurnwireError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnState
-from turnwire.extensions.calls import KernelLimits, cancel_all
+from turnwire.extensions.calls import ExtensionLimits, cancel_all
 from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, TurnListener, error_text, final_text
 from turnwire.extensions.contract import MessageReceipt
 from turnwire.extensions.events import EventBus, record_event
@@ -204,7 +204,7 @@ class DeliveryQueue:
         channels: Mapping[str, ChannelHost],
         records: DeliveryRecords,
         bus: EventBus,
-        limits: KernelLimits,
+        limits: ExtensionLimits,
         start: Callable[[PendingDelivery], Awaitable[None]],
     ) -> None:
         self._store = store

@@ -18,7 +18,7 @@ from turnwire.core.backoff import Backoff
 from turnwire.core.contracts.stores import SqlConnection
 from turnwire.core.errors import ShuttingDownError, TurnwireError
 from turnwire.core.log.codec import now_ms
-from turnwire.extensions.calls import KernelLimits, call, cancel_all, reason
+from turnwire.extensions.calls import ExtensionLimits, call, cancel_all, reason
 from turnwire.extensions.contract import Subscriber, Topic
 from turnwire.extensions.tables import ExtensionTables
 
@@ -57,7 +57,7 @@ async def record_event(connection: SqlConnection, topic: Topic, payload: dict[st
 class EventBus:
     """The subscriptions of all extensions."""
 
-    def __init__(self, tables: ExtensionTables, limits: KernelLimits) -> None:
+    def __init__(self, tables: ExtensionTables, limits: ExtensionLimits) -> None:
         self._tables = tables
         self._limits = limits
         self._subscriptions: dict[str, _Subscription] = {}
@@ -124,7 +124,7 @@ class _Subscription:
     """One subscriber with its cursor in the store."""
 
     def __init__(
-        self, name: str, topic: Topic, subscriber: Subscriber, tables: ExtensionTables, limits: KernelLimits
+        self, name: str, topic: Topic, subscriber: Subscriber, tables: ExtensionTables, limits: ExtensionLimits
     ) -> None:
         self.name = name
         self.has_news = asyncio.Event()

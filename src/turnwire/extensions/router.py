@@ -31,7 +31,7 @@ from turnwire.core.log.events import AttachedFile, Event
 from turnwire.core.log.files import Blob
 from turnwire.core.log.turns import Turn, TurnState
 from turnwire.core.run.runner import TurnRequest, TurnRunner
-from turnwire.extensions.calls import Background, KernelLimits, call, reason
+from turnwire.extensions.calls import Background, ExtensionLimits, call, reason
 from turnwire.extensions.channels import NO_AGENT, ChannelHost, TurnListener, final_text
 from turnwire.extensions.contract import ContextProvider, MessageReceipt, OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.delivery import (
@@ -53,7 +53,7 @@ class MessageRouter:
     """Everything that an extension requests through its context."""
 
     def __init__(
-        self, store: Store, runner: TurnRunner, records: DeliveryRecords, bus: EventBus, limits: KernelLimits
+        self, store: Store, runner: TurnRunner, records: DeliveryRecords, bus: EventBus, limits: ExtensionLimits
     ) -> None:
         self._store = store
         self.runner = runner

@@ -1,4 +1,4 @@
-"""The tables of extensions in the store: those of the kernel, and those that an extension creates."""
+"""The tables of extensions in the store: those of the runtime, and those that an extension creates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,12 +23,12 @@ TABLES = (
         turn_id TEXT, answer TEXT, delivered_at BIGINT)""",
     "CREATE INDEX IF NOT EXISTS channel_delivery_by_number ON turnwire.channel_delivery (channel_id, number)",
 )
-"""The tables of the kernel: events and who has read them, the conversations of channels, and accepted messages until
+"""The tables of the runtime: events and who has read them, the conversations of channels, and accepted messages until
 their answers are delivered."""
 
 
 class ExtensionTables:
-    """The tables of one extension, or of the kernel, with transactions in the order in which they were made.
+    """The tables of one extension, or of the runtime, with transactions in the order in which they were made.
 
     They move with the extension to another machine, which its folder does not. See `TableStore` for the statements that
     every store understands. The names of the tables begin with the extension's id: `turnwire.notes_pages`.

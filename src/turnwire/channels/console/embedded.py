@@ -120,8 +120,8 @@ class EmbeddedHost:
     @property
     def console(self) -> ConsoleChannel:
         """Return the channel `console` of this process. Raise HostError if it does not run."""
-        kernel = self._turnwire.kernel
-        channel = kernel.extensions["console"].extension if kernel and "console" in kernel.extensions else None
+        host = self._turnwire.extensions and self._turnwire.extensions.hosts.get("console")
+        channel = host and host.extension
         if not isinstance(channel, ConsoleChannel):
             raise HostError("the channel `console` does not run; remove what replaces or disables it")
         return channel

@@ -55,8 +55,8 @@ async def test_agents_of_an_extension_are_added_and_replace_none(tmp_path: Path)
     async with serving(turnwire, app) as server:
         mine = await server.http.post("/chat", json={"message": "hi"})
         other = await server.http.post("/chat", json={"message": "polly", "agent": "parrot"})
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["birds"].notes == [
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["birds"].notes == [
             "its agent 'default' is left out: there is another one of this name"
         ]
     assert (mine.json()["content"], other.json()["content"]) == ("mine", "polly")
@@ -86,7 +86,7 @@ class Main(Base):
     write_extension(tmp_path / "x", "bad", BASE + code)
     async with running(tmp_path / "x", saying()) as kernel:
         assert "is not an agent" in kernel["bad"].message
-        assert kernel.kernel.tools == {}
+        assert kernel.runtime.tools == {}
 
 
 async def test_queued_turn_of_an_extensions_agent_runs_after_a_restart(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_tools_of_extensions_reach_chat_completions_agents(tmp_path: Path,
     async with running(tmp_path / "x", agent) as kernel:
         assert await kernel.say("chat", "how is Oslo?") == "It is sunny."
         assert ("status", "ann", "Using: weather") in kernel.calls("chat")
-        assert list(kernel.kernel.tools) == ["weather"]
+        assert list(kernel.runtime.tools) == ["weather"]
     assert model_server.requests[1].body["messages"][-1]["content"] == "sunny in Oslo"
     await agent.close()
 
@@ -415,14 +415,14 @@ def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
 # How it is opened
 
 
-async def test_turnwire_without_extensions_argument_has_no_kernel(tmp_path: Path) -> None:
+async def test_turnwire_without_extensions_argument_has_no_runtime(tmp_path: Path) -> None:
     write_extension(tmp_path / "config" / "turnwire" / "extensions", "mine")
-    assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).kernel is None
+    assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).extensions is None
     settings = _settings(tmp_path).model_copy(update={"allowed_extensions": ["mine"]})
     turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[])
     async with turnwire.lifespan():
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["mine"].state == "running"
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["mine"].state == "running"
 
 
 async def test_extension_folders_come_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +430,8 @@ async def test_extension_folders_come_from_the_settings(tmp_path: Path, monkeypa
     monkeypatch.setenv("TURNWIRE_EXTENSIONS", f'["{tmp_path / "x"}"]')
     turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path))
     async with turnwire.lifespan():
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["one"].state == "running"
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["one"].state == "running"
 
 
 async def test_each_extension_has_its_own_data_folder(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ async def test_each_extension_has_its_own_data_folder(tmp_path: Path) -> None:
 async def test_bundled_channels_are_discovered(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     async with running(tmp_path / "x", saying()) as kernel:
-        bundled = {id: hosted for id, hosted in kernel.kernel.extensions.items() if hosted.found.source == "bundled"}
+        bundled = {id: hosted for id, hosted in kernel.runtime.hosts.items() if hosted.found.source == "bundled"}
         assert bundled
         assert {hosted.state for hosted in bundled.values()} <= {"unconfigured", "discovered"}
 
