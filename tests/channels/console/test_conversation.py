@@ -11,7 +11,7 @@ from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
 from turnwire.channels.console import conversation
 from turnwire.channels.console.conversation import Conversation, UserLeft
-from turnwire.channels.console.host import RemoteHost
+from turnwire.channels.console.hosts import RemoteHost
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.client import ReconnectLimits, ServerAddress
 from turnwire.core.log.codec import encode_event
@@ -74,7 +74,7 @@ class ShownTurn:
         self.script = script
         self.terminal = Terminal()
         self.conversation = Conversation(host, self.terminal.view, keyboard, key_grace=settle)
-        self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay", None, None)))
+        self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay")))
 
     async def sees(self, text: str) -> None:
         await until(lambda: any(text in line for line in self.terminal.transcript))
