@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.serving import quick_settings, within
+from tests.serving import quick_settings, until, within
 from turnwire import Turnwire
 from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.host import ExtensionHost
@@ -115,6 +115,15 @@ class Running:
 
     def saying(self, id: str, text: str = "hello", user_id: str = "ann", **more: Any) -> "asyncio.Task[str]":
         return asyncio.create_task(self.say(id, text, user_id, **more))
+
+    async def queued(self, count: int) -> None:
+        """Wait until so many messages of ann have a turn and no answer yet."""
+
+        def has_all() -> bool:
+            pending = self.router.queue.pending("chat", "ann")
+            return len(pending) == count and all(item.delivery.turn_id for item in pending)
+
+        await until(has_all)
 
     def states(self) -> dict[str, str]:
         return {id: hosted.state for id, hosted in self.runtime.hosts.items() if hosted.found.source != "bundled"}

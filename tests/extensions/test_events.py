@@ -141,7 +141,7 @@ async def test_events_that_all_subscribers_have_got_are_deleted(tmp_path: Path) 
         await until(lambda: len(listener.texts) == 2)
         count = "SELECT count(*) FROM turnwire.extension_event"
         async with asyncio.timeout(PATIENCE):
-            while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
+            while await bus.tables.transaction(lambda connection: connection.fetchval(count)):
                 pass
 
 
@@ -159,7 +159,7 @@ async def test_event_after_all_were_read_and_deleted_is_not_lost(tmp_path: Path)
             await emit(bus, text)
             await until(lambda text=text: listener.texts[-1:] == [text])
             async with asyncio.timeout(PATIENCE):
-                while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
+                while await bus.tables.transaction(lambda connection: connection.fetchval(count)):
                     pass
 
 
@@ -171,7 +171,7 @@ async def test_transaction_that_fails_is_rolled_back_alone(tmp_path: Path) -> No
         await connection.execute("INSERT INTO turnwire.nowhere VALUES (1)")
 
     async with open_bus(tmp_path) as bus:
-        tables = bus._tables
+        tables = bus.tables
         failing = tables.transaction(half)
         await tables.transaction(lambda connection: connection.execute(insert, "whole"))
         with pytest.raises(StoreError, match="no such table: nowhere"):

@@ -293,8 +293,7 @@ async def test_cancel_ends_queued_turns_of_the_user_only(tmp_path: Path) -> None
         second = kernel.saying("chat", "two")
         other = kernel.saying("chat", "three", "bob")
         part = await puppet.part()
-        await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
-        await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
+        await kernel.queued(2)
         assert await within(kernel.extension("chat").context.cancel("ann"))
         assert await within(asyncio.gather(first, second)) == ["(Stopped.)", "(Stopped.)"]
         part.end()

@@ -199,7 +199,9 @@ class ExtensionRuntime:
     def _wanted_leases(self) -> list[str]:
         if not self._leads:
             return []
-        return [host.id for host in self.hosts.values() if self._is_leased(host) and (host.is_up or _is_ready(host))]
+        return [
+            host.id for host in self.hosts.values() if self._is_leased(host) and (host.is_up or host.state == "loaded")
+        ]
 
     async def _keep_moving(self, leases: ExtensionLeases) -> None:
         while True:
@@ -228,7 +230,7 @@ class ExtensionRuntime:
         for host in self.hosts.values():
             if host.is_up and self._is_leased(host):
                 self.bus.start(host.id)  # It may have subscribed while it started.
-            elif self._is_leased(host) and _is_ready(host):
+            elif self._is_leased(host) and host.state == "loaded":
                 if self._may_start(host):
                     await self._take(host)
                 elif not host.message:
@@ -316,7 +318,3 @@ class ExtensionRuntime:
         for name in provided.keys() - own_agents.keys():
             host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
         agents.update(own_agents)
-
-
-def _is_ready(host: ExtensionHost) -> bool:
-    return host.state == "loaded"

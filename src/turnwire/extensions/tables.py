@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from turnwire.core.contracts.stores import NamedLeases, SqlConnection, TableStore
 from turnwire.core.errors import ShuttingDownError
+from turnwire.extensions.calls import Background
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class ExtensionTables:
         self._leases = leases
         self._owner = owner
         self._order = asyncio.Lock()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._background = Background()
         self._is_closed = False
 
     @property
@@ -60,9 +61,7 @@ class ExtensionTables:
         """
         if self._is_closed:
             raise ShuttingDownError
-        task = asyncio.create_task(self._run(work, self._fence(self._owner or owner)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._background.run(self._run(work, self._fence(self._owner or owner)))
         # The exception is retrieved here, because a caller that is cancelled leaves it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return asyncio.shield(task)
@@ -90,5 +89,5 @@ class ExtensionTables:
     async def close(self) -> None:
         """Finish the transactions that were made before."""
         self._is_closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._background.tasks:
+            await asyncio.wait(self._background.tasks)
