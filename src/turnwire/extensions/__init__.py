@@ -1,1 +1,1 @@
-"""What runs extensions: it discovers them, starts them in order, and routes their messages to the agents."""
+"""The runtime of extensions: discovers them, starts them in order, and routes their messages to the agents."""

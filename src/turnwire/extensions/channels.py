@@ -117,7 +117,7 @@ class _ProvidedStreamingChannel(_ProvidedChannel, StreamingChannel):
 
 
 class TurnListener:
-    """What `follow_turn` calls, in the order of the log. Every method does nothing by default."""
+    """The callbacks of `follow_turn`, in the order of the log. Every method does nothing by default."""
 
     async def send_chunk(self, text: str) -> None:
         """Take a piece of the answer."""

@@ -108,7 +108,7 @@ class QuestionAsk(Struct, frozen=True, kw_only=True):
 
 
 class MessageFields(TypedDict, total=False):
-    """What belongs to a message beside its text and its user."""
+    """The optional fields of a message, beside its text and its user."""
 
     principal: str | None
     """The owner of the turn, by default `<extension_id>:<user_id>`."""

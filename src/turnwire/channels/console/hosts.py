@@ -241,9 +241,9 @@ class EmbeddedHost:
         return channel
 
     async def converse(self, message: str, **options: Unpack[MessageOptions]) -> AsyncGenerator[TurnUpdate]:
-        given = {name: value for name, value in options.items() if value is not None}
+        chosen = {name: value for name, value in options.items() if value is not None}
         try:
-            body = MessageBody.model_validate({"message": message, **given})
+            body = MessageBody.model_validate({"message": message, **chosen})
         except ValueError as error:
             raise HostError(f"the message is not valid: {error}") from error
         with _host_errors():
