@@ -22,5 +22,5 @@ async def answer(turn: Turn):
 
 
 server = Turnwire(agent=answer, data="channel-data", extensions=[])
-server.kernel.attach("notebook", Notebook())
+server.extensions.attach("notebook", Notebook())
 app = server.asgi()

@@ -39,7 +39,7 @@ from turnwire.settings import Settings
 from turnwire.tools.threads import install_executor
 
 if TYPE_CHECKING:
-    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.runtime import ExtensionRuntime
 
 logger = logging.getLogger("turnwire.server")
 
@@ -148,10 +148,10 @@ class Turnwire:
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self._shared = assembly.build_shared(self.store, settings)
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
-        self.kernel: Kernel | None = None
+        self.extensions: ExtensionRuntime | None = None
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
-            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings, leads=not isolated)
+            self.extensions = assembly.build_extensions(self.store, self.runner, folders, settings, leads=not isolated)
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
@@ -172,7 +172,7 @@ class Turnwire:
             lifecycle=Lifecycle(),
             folder=self._scratch or settings.data,
             shared=assembly.build_shared(store, settings),
-            channels=self.kernel.router if self.kernel is not None else None,
+            channels=self.extensions.router if self.extensions is not None else None,
             push=assembly.build_push(self.store, self.runner, self.streams, settings),
         )
         assembly.build_plugin_services(self.services)
@@ -258,18 +258,18 @@ class Turnwire:
         stack.callback(self._note_closed)
         stack.push_async_callback(self.streams.close)
         stack.push_async_callback(self.runner.close)
-        if self.kernel is not None:
-            stack.push_async_callback(self.kernel.close)
+        if self.extensions is not None:
+            stack.push_async_callback(self.extensions.close)
             # Before the runner opens, because an extension may bring the agent of a turn to recover.
-            await self.kernel.load(self.agents, as_agent, partial(assembly.offer_tools, self.agents))
+            await self.extensions.load(self.agents, as_agent, partial(assembly.offer_tools, self.agents))
         for plugin in self.services.plugins.values():
             assembly.offer_tools(self.agents, plugin.tools())
         await factories.open()
         self.reports.open()
         await self.runner.open()
         self.streams.open()
-        if self.kernel is not None:
-            await self.kernel.start()
+        if self.extensions is not None:
+            await self.extensions.start()
         for plugin in self.services.plugins.values():
             stack.push_async_callback(plugin.stop)
             await plugin.start()

@@ -28,7 +28,7 @@ from turnwire.tools import McpServer, Tool, Toolset
 
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load, and a server of another agent does not need them.
-    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.runtime import ExtensionRuntime
     from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
     from turnwire.server.push import PushNotifier
@@ -183,21 +183,21 @@ def build_history(store: Store, settings: Settings) -> HistorySource:
     return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
 
 
-def build_kernel(
+def build_extensions(
     store: Store,
     runner: TurnRunner,
     folders: Sequence[Path],
     settings: Settings,
     *,
     leads: bool = True,
-) -> "Kernel":
-    """Return the kernel of the extensions in these folders, and of the installed ones."""
-    from turnwire.extensions.calls import KernelLimits
-    from turnwire.extensions.kernel import Kernel
+) -> "ExtensionRuntime":
+    """Return the runtime of the extensions in these folders, and of the installed ones."""
+    from turnwire.extensions.calls import ExtensionLimits
+    from turnwire.extensions.runtime import ExtensionRuntime
 
-    names = [name for name in KernelLimits.__struct_fields__ if name in Settings.model_fields]
-    limits = KernelLimits(**{name: getattr(settings, name) for name in names})
-    return Kernel(
+    names = [name for name in ExtensionLimits.__struct_fields__ if name in Settings.model_fields]
+    limits = ExtensionLimits(**{name: getattr(settings, name) for name in names})
+    return ExtensionRuntime(
         store,
         runner,
         [*folders, *settings.extensions],

@@ -10,12 +10,12 @@ from tests.serving import PATIENCE, within
 from turnwire.channels.telegram.records import Answer, MessagePart, Records
 from turnwire.core.contracts.stores import SqlConnection, Store
 from turnwire.core.errors import ShuttingDownError, StoreError
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.delivery import Delivery, DeliveryRecords, delivery_key
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.tables import TABLES, ExtensionTables
 
-LIMITS = KernelLimits(restart_delay=0.001, closing_patience=1)
+LIMITS = ExtensionLimits(restart_delay=0.001, closing_patience=1)
 
 
 async def opened(backend: StoreBackend) -> ExtensionTables:
@@ -51,7 +51,8 @@ async def test_transaction_commits_all_or_nothing_and_fails_alone(store: Store) 
 
 async def add(records: DeliveryRecords, message_id: str, text: str = "Hello") -> tuple[Delivery, bool]:
     key = delivery_key("post", "ann", message_id)
-    return await records.add(key, "post", "ann", principal="post:ann", agent_id=None, text=text)
+    message = Delivery(key, "post", "ann", "post:ann", text=text)
+    return await records.add(message)
 
 
 async def test_delivery_is_kept_from_message_to_answer_over_a_restart(backend: StoreBackend) -> None:
@@ -134,8 +135,8 @@ async def test_subscription_that_stops_while_it_is_inserted_can_be_started_again
 async def test_telegram_records_outlive_the_process(backend: StoreBackend) -> None:
     records = Records(await opened(backend))
     await records.open()
-    await records.set_note("bot", "a")
-    await records.set_note("bot", "b")
+    await records.set_note("paired", "[7]")
+    await records.set_note("paired", "[7, 8]")
     await records.set_handled(11)
     await records.set_handled(11)
     live = await records.begin(Answer("7:1", "7", "live", reply_to=5))
@@ -149,15 +150,14 @@ async def test_telegram_records_outlive_the_process(backend: StoreBackend) -> No
     assert not await records.finish(Answer("7:1", "7", "final", "Other text"))
     await records.set_flood(7, 100)
     await records.set_flood(7, 200)
-    await records.pair(7, "Ada")
-    await records.pair(7, "Ada L.")
-    await records.set_ask("7:2", "{}")
+    for _ in range(2):
+        assert await records.finish(Answer("7:2", "7", "final", "May it?", buttons="[]", ask="{}"))
 
     records = Records(await opened(backend))
     await records.open()
-    assert (await records.note("bot"), await records.note("none")) == ("b", None)
+    assert (await records.note("paired"), await records.note("none")) == ("[7, 8]", None)
     assert (await records.is_handled(11), await records.is_handled(12)) == (True, False)
-    (answer,) = await records.undelivered()
+    answer, ask = await records.undelivered()
     assert answer == Answer("7:1", "7", "final", "Text", stopped=True, reply_to=5)
     assert await records.parts("7:1") == {0: MessagePart(101, None, "digest")}
     assert await records.message_ids(7, 100) == {101}
@@ -165,18 +165,17 @@ async def test_telegram_records_outlive_the_process(backend: StoreBackend) -> No
     assert await records.newest_messages() == [("7", 101)]
     ((chat_id, seconds),) = await records.floods()
     assert (chat_id, 100 < seconds <= 200) == (7, True)
-    assert await records.paired() == [7]
-    assert await records.ask("7:2") == "{}"
-    await records.set_ask("7:1", "[]")
-    assert await records.asks("7", "7:") == {"7:1": "[]"}
-    assert await records.asks("7", "8:") == await records.asks("8", "7:") == {}
-    (final,) = await records.undelivered()
-    await records.set_state(final, "delivered")
-    assert not await records.finish(final)
-    assert await records.undelivered() == []
-    closed = await records.close_ask("7:1", "Decided.")
-    assert closed is not None
-    assert (closed.state, closed.text, await records.ask("7:1")) == ("final", "Decided.", None)
+    assert await records.open_asks("7", "7:") == [ask]
+    assert await records.open_asks("7", "8:") == await records.open_asks("8", "7:") == []
+    await records.set_state(answer, "delivered")
+    assert not await records.finish(answer)
+    assert await records.undelivered() == [ask]
+    # A transaction whose connection was lost is repeated.
+    for _ in range(2):
+        closed = await records.close_ask("7:2", "Decided.", 12)
+        assert closed == Answer("7:2", "7", "final", "May it?\n\nDecided.")
+    assert await records.is_handled(12)
+    assert not await records.finish(ask)
 
 
 # Leases, in PostgreSQL only

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from tests.serving import quick_settings, within
+from tests.serving import quick_settings, until, within
 from turnwire import Turnwire
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.kernel import Kernel
+from turnwire.extensions.runtime import ExtensionRuntime
 
 BASE = """
 import asyncio
@@ -72,7 +72,7 @@ class Main(Base):
 )
 
 # For simulated time, in which a limit passes only while nothing else is left to do.
-LIMITS = KernelLimits(
+LIMITS = ExtensionLimits(
     extension_timeout=1,
     channel_timeout=1,
     health_interval=60,
@@ -96,13 +96,13 @@ def write_extension(folder: Path, id: str, code: str = BASE + "class Main(Base):
 class Running:
     """A running Turnwire with extensions."""
 
-    def __init__(self, turnwire: Turnwire, kernel: Kernel) -> None:
+    def __init__(self, turnwire: Turnwire, runtime: ExtensionRuntime) -> None:
         self.turnwire = turnwire
-        self.kernel = kernel
-        self.router = kernel.router
+        self.runtime = runtime
+        self.router = runtime.router
 
     def __getitem__(self, id: str) -> ExtensionHost:
-        return self.kernel.extensions[id]
+        return self.runtime.hosts[id]
 
     def extension(self, id: str) -> Any:
         return self[id].extension
@@ -116,8 +116,17 @@ class Running:
     def saying(self, id: str, text: str = "hello", user_id: str = "ann", **more: Any) -> "asyncio.Task[str]":
         return asyncio.create_task(self.say(id, text, user_id, **more))
 
+    async def queued(self, count: int) -> None:
+        """Wait until so many messages of ann have a turn and no answer yet."""
+
+        def has_all() -> bool:
+            pending = self.router.queue.pending("chat", "ann")
+            return len(pending) == count and all(item.delivery.turn_id for item in pending)
+
+        await until(has_all)
+
     def states(self) -> dict[str, str]:
-        return {id: hosted.state for id, hosted in self.kernel.extensions.items() if hosted.found.source != "bundled"}
+        return {id: hosted.state for id, hosted in self.runtime.hosts.items() if hosted.found.source != "bundled"}
 
 
 class GrantedLeases:
@@ -146,7 +155,7 @@ async def running(
     *,
     data: Path | None = None,
     store: Any = "memory",
-    limits: KernelLimits = LIMITS,
+    limits: ExtensionLimits = LIMITS,
     attach: dict[str, Any] | None = None,
     leases: GrantedLeases | None = None,
     **settings: Any,
@@ -157,9 +166,9 @@ async def running(
     turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
     if leases is not None:
         turnwire.store.leases = lambda seconds: leases  # type: ignore[method-assign]
-    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
-    turnwire.kernel = kernel
+    runtime = ExtensionRuntime(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
+    turnwire.extensions = runtime
     for id, extension in (attach or {}).items():
-        kernel.attach(id, extension)
+        runtime.attach(id, extension)
     async with turnwire.lifespan():
-        yield Running(turnwire, kernel)
+        yield Running(turnwire, runtime)

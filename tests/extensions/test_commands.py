@@ -63,8 +63,8 @@ async def test_new_writes_a_working_extension(tmp_path: Path) -> None:
         saying("hello ", "you"), store="memory", settings=Settings(data=tmp_path / "d"), extensions=[tmp_path]
     )
     async with turnwire.lifespan():
-        assert turnwire.kernel is not None
-        hosted = turnwire.kernel.extensions["my_channel"]
+        assert turnwire.extensions is not None
+        hosted = turnwire.extensions.hosts["my_channel"]
         assert (hosted.state, hosted.notes) == ("running", [])
         extension: object = hosted.extension
         assert await extension.receive("hi", "ann") == "hello you"  # type: ignore[attr-defined]

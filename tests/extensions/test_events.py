@@ -15,7 +15,7 @@ from tests.extensions.harness import LIMITS
 from tests.serving import PATIENCE, until, within
 from turnwire.core.contracts.stores import SqlConnection
 from turnwire.core.errors import ShuttingDownError, StoreError
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.stores.memory import MemoryStore
@@ -23,7 +23,7 @@ from turnwire.stores.sqlite.store import SqliteStore
 
 
 @asynccontextmanager
-async def open_bus(folder: Path | None = None, limits: KernelLimits = LIMITS) -> AsyncIterator[EventBus]:
+async def open_bus(folder: Path | None = None, limits: ExtensionLimits = LIMITS) -> AsyncIterator[EventBus]:
     store = MemoryStore() if folder is None else SqliteStore(folder)
     await store.open()
     await store.create_tables(TABLES)
@@ -141,7 +141,7 @@ async def test_events_that_all_subscribers_have_got_are_deleted(tmp_path: Path) 
         await until(lambda: len(listener.texts) == 2)
         count = "SELECT count(*) FROM turnwire.extension_event"
         async with asyncio.timeout(PATIENCE):
-            while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
+            while await bus.tables.transaction(lambda connection: connection.fetchval(count)):
                 pass
 
 
@@ -159,7 +159,7 @@ async def test_event_after_all_were_read_and_deleted_is_not_lost(tmp_path: Path)
             await emit(bus, text)
             await until(lambda text=text: listener.texts[-1:] == [text])
             async with asyncio.timeout(PATIENCE):
-                while await bus._tables.transaction(lambda connection: connection.fetchval(count)):
+                while await bus.tables.transaction(lambda connection: connection.fetchval(count)):
                     pass
 
 
@@ -171,7 +171,7 @@ async def test_transaction_that_fails_is_rolled_back_alone(tmp_path: Path) -> No
         await connection.execute("INSERT INTO turnwire.nowhere VALUES (1)")
 
     async with open_bus(tmp_path) as bus:
-        tables = bus._tables
+        tables = bus.tables
         failing = tables.transaction(half)
         await tables.transaction(lambda connection: connection.execute(insert, "whole"))
         with pytest.raises(StoreError, match="no such table: nowhere"):
@@ -185,7 +185,7 @@ async def test_transaction_that_fails_is_rolled_back_alone(tmp_path: Path) -> No
 CHILD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.stores.sqlite.store import SqliteStore
@@ -200,7 +200,7 @@ async def main():
     store = SqliteStore(folder)
     await store.open()
     await store.create_tables(TABLES)
-    bus = EventBus(ExtensionTables(store), KernelLimits())
+    bus = EventBus(ExtensionTables(store), ExtensionLimits())
     bus.subscribe("a", "user_message", receive)
     for number in range(first, first + count):
         await bus.emit("user_message", {"text": str(number)})
@@ -229,7 +229,7 @@ async def test_kill_between_emit_and_delivery_loses_no_event(tmp_path: Path) -> 
     async def receive(payload: dict[str, Any]) -> None:
         received.append(payload["text"])
 
-    async with open_bus(tmp_path, KernelLimits()) as bus:
+    async with open_bus(tmp_path, ExtensionLimits()) as bus:
         bus.subscribe("a", "user_message", receive)
         await emit(bus, "last")
         await until(lambda: received[-1:] == ["last"])

@@ -58,7 +58,7 @@ async def test_heartbeat_to_a_channel_that_does_not_stream_is_one_message(
 
 async def test_prompt_with_the_same_id_is_answered_once(folder: Path) -> None:
     async with running(folder, saying("Hi.")) as kernel:
-        context = kernel.extension("heartbeat")._context
+        context = kernel.extension("chat").context
         for _ in range(2):
             assert await within(context.speak_to_user("chat", "ann", "Hello", message_id="m1")) == "Hi."
         assert len(await kernel.turnwire.store.list_turns("chat:ann")) == 1
@@ -68,6 +68,6 @@ async def test_heartbeat_reports_a_missing_channel(folder: Path, monkeypatch: py
     monkeypatch.setenv("TURNWIRE_EXTENSION_HEARTBEAT_CHANNEL", "mail")
     async with running(folder, saying("Hi.")) as kernel:
         await kernel.extension("heartbeat").beat()
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert kernel["heartbeat"].state == "degraded"
         assert "there is no channel 'mail'" in kernel["heartbeat"].message

@@ -12,6 +12,7 @@ from tests.extensions.harness import BASE, CHANNEL, LIMITS, PLAIN, STREAMING, ru
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import Turn
 from turnwire.core.log.events import ToolCallEvent, ToolResultEvent
+from turnwire.extensions.channels import TurnListener, follow_turn
 from turnwire.extensions.contract import StreamStep
 
 SLOW = (
@@ -49,7 +50,7 @@ async def test_stuck_channel_does_not_delay_the_agent(tmp_path: Path) -> None:
         # The agent has finished while its first words are still being shown.
         await within(finished.wait())
         (turn,) = await kernel.turnwire.store.list_turns("chat:ann")
-        await until(lambda: turn.id not in kernel.turnwire.runner.worker.running)
+        await within(follow_turn(kernel.turnwire.store, turn.id, TurnListener()))
         assert len(kernel.calls("chat")) == 2
         kernel.extension("chat").gate.set()
         text = await within(answering)
@@ -173,7 +174,7 @@ class Main(Base):
         hosted, extension = kernel["chat"], kernel.extension("chat")
         await until(lambda: hosted.state == "unconfigured")
         for _ in range(5):
-            await kernel.kernel.loader.check_all()
+            await kernel.runtime.loader.check_all()
         assert (hosted.state, hosted.message, hosted.hint) == ("unconfigured", "nobody is paired", "send /start")
         assert hosted.is_up
         assert extension.calls == []

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.extensions.harness import BASE, LIMITS, PLAIN, GrantedLeases, running, write_extension
 from tests.serving import saying, until
 from turnwire.core.errors import StoreError
-from turnwire.extensions.delivery import DeliveryRecords
+from turnwire.extensions.delivery import Delivery, DeliveryRecords
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.stores.memory import MemoryStore
 
@@ -105,9 +105,9 @@ async def test_undelivered_answers_that_cannot_be_loaded_are_loaded_later(tmp_pa
     store, leases = MemoryStore(), GrantedLeases()
     await store.create_tables(TABLES)
     left = DeliveryRecords(ExtensionTables(store), 1800)
-    await left.add("chat:ann:1", "chat", "ann", principal="chat:ann", agent_id=None, text="Hello?")
+    await left.add(Delivery("chat:ann:1", "chat", "ann", "chat:ann", text="Hello?"))
     async with running(tmp_path / "x", saying("at last"), store=store, leases=leases) as kernel:
-        records = kernel.router._records
+        records = kernel.router.records
         works, failures = records.undelivered, [StoreError("one moment"), StoreError("another moment")]
 
         async def fail_twice() -> Any:

@@ -311,7 +311,7 @@ async def test_service_that_keeps_failing_fails_its_extension(tmp_path: Path) ->
         await until(lambda: kernel["service"].state == "failed")
         assert "run_background failed: OSError: lost" in kernel["service"].message
         assert kernel.extension("service").runs == 8
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert kernel["service"].state == "failed"
 
 

@@ -116,8 +116,8 @@ async def test_only_extensions_that_are_named_run(
         turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[chosen])
         await turnwire.open()
         try:
-            assert turnwire.kernel is not None
-            found = turnwire.kernel.extensions
+            assert turnwire.extensions is not None
+            found = turnwire.extensions.hosts
             assert (found["weather"].state, found["chosen"].state) == states
             assert found["stray"].state == "unconfigured"
             assert "TURNWIRE_ALLOWED_EXTENSIONS" in found["stray"].hint

@@ -10,7 +10,7 @@ import pytest
 from tests.extensions.harness import BASE, CHANNEL, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire.core.errors import ShuttingDownError
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 
 SLOW_CONTEXT = (
     BASE
@@ -168,7 +168,7 @@ async def main():
     turnwire = Turnwire(silent, settings=settings, extensions=[sys.argv[2]])
     async with turnwire.lifespan():
         for number in range(5):
-            await turnwire.kernel.extensions["chat"].extension.context.accept(str(number), "ann")
+            await turnwire.extensions.hosts["chat"].extension.context.accept(str(number), "ann")
             print(number, flush=True)
         await asyncio.Event().wait()
 
@@ -187,7 +187,7 @@ async def test_accepted_messages_survive_a_kill(tmp_path: Path) -> None:
             await child.stdout.readline()
         child.send_signal(signal.SIGKILL)
         await child.wait()
-    limits = KernelLimits()
+    limits = ExtensionLimits()
     async with running(tmp_path / "x", saying("yes"), store="sqlite", data=tmp_path / "d", limits=limits) as kernel:
         # The turn that ran was lost, which is an answer too.
         await until(lambda: len(kernel.calls("chat", "send")) == 5)

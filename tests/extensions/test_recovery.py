@@ -44,8 +44,7 @@ async def test_queued_turn_is_run_and_streamed_by_the_next_process(tmp_path: Pat
         first, second = kernel.saying("chat", "one"), None
         await puppet.part()
         second = kernel.saying("chat", "two")
-        await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
-        await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
+        await kernel.queued(2)
     assert "(Error: The server was stopped" in await within(first)
     assert isinstance((await within(asyncio.gather(second, return_exceptions=True)))[0], ShuttingDownError)
     puppet = Puppet()
@@ -147,7 +146,7 @@ async def test_failure_of_the_store_delays_an_answer(tmp_path: Path, method: str
 async def test_failure_to_record_a_delivery_delays_an_answer(tmp_path: Path, method: str) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
-        records = kernel.router._records
+        records = kernel.router.records
         works, failures = getattr(records, method), [StoreError("one moment"), StoreError("another moment")]
 
         async def fail_twice(*args: Any) -> None:
@@ -205,7 +204,7 @@ async def main():
     settings = Settings(data=sys.argv[1], shutdown_grace=0, documents={"embeddings": "off"})
     turnwire = Turnwire(endless, settings=settings, extensions=[sys.argv[2]])
     async with turnwire.lifespan():
-        await turnwire.kernel.extensions["chat"].extension.context.handle_user_message("hello", "ann")
+        await turnwire.extensions.hosts["chat"].extension.context.handle_user_message("hello", "ann")
 
 asyncio.run(main())
 """

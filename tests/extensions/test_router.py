@@ -29,9 +29,9 @@ from turnwire.core.log.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.calls import ExtensionLimits
 from turnwire.extensions.contract import StreamStep
-from turnwire.extensions.kernel import Kernel
+from turnwire.extensions.runtime import ExtensionRuntime
 
 WORK = (
     StatusEvent("Thinking"),
@@ -293,8 +293,7 @@ async def test_cancel_ends_queued_turns_of_the_user_only(tmp_path: Path) -> None
         second = kernel.saying("chat", "two")
         other = kernel.saying("chat", "three", "bob")
         part = await puppet.part()
-        await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
-        await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
+        await kernel.queued(2)
         assert await within(kernel.extension("chat").context.cancel("ann"))
         assert await within(asyncio.gather(first, second)) == ["(Stopped.)", "(Stopped.)"]
         part.end()
@@ -346,13 +345,13 @@ async def test_long_silence_starts_a_new_session(tmp_path: Path, monkeypatch: py
 
 
 def test_settings_limit_sessions_and_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[KernelLimits] = []
+    built: list[ExtensionLimits] = []
 
-    def record(*arguments: Any, limits: KernelLimits, **options: Any) -> Kernel:
+    def record(*arguments: Any, limits: ExtensionLimits, **options: Any) -> ExtensionRuntime:
         built.append(limits)
-        return Kernel(*arguments, limits=limits, **options)
+        return ExtensionRuntime(*arguments, limits=limits, **options)
 
-    monkeypatch.setattr("turnwire.extensions.kernel.Kernel", record)
+    monkeypatch.setattr("turnwire.extensions.runtime.ExtensionRuntime", record)
     settings = quick_settings(tmp_path / "data", session_timeout=60, extension_context="extensions")
     Turnwire(saying("hello"), store="memory", settings=settings, extensions=[tmp_path])
     assert [(limits.session_timeout, limits.extension_context) for limits in built] == [(60, "extensions")]

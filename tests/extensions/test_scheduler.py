@@ -48,11 +48,11 @@ async def test_scheduler_is_degraded_by_a_failure_and_recovers(folder: Path, mon
     async with running(folder, answer) as kernel:
         scheduler = kernel.extension("scheduler")
         await scheduler.speak()
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert kernel["scheduler"].state == "degraded"
         assert kernel["scheduler"].message == "the agent did not answer: the model sleeps"
         await scheduler.speak()
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert kernel["scheduler"].state == "running"
         assert kernel.calls("chat") == [("message", "Awake.")]
 
@@ -61,5 +61,5 @@ async def test_scheduler_reports_a_missing_channel(folder: Path, monkeypatch: py
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_CHANNEL", "mail")
     async with running(folder, saying("hello")) as kernel:
         await kernel.extension("scheduler").speak()
-        await kernel.kernel.loader.check_all()
+        await kernel.runtime.loader.check_all()
         assert "there is no channel 'mail'; there is chat" in kernel["scheduler"].message

@@ -263,7 +263,7 @@ def import_server() -> None:
     import turnwire.app
     import turnwire.channels.console.channel
     import turnwire.channels.console.chat
-    import turnwire.channels.console.embedded
+    import turnwire.channels.console.host
     import turnwire.cli.serve
     import turnwire.cli.web_server
     import turnwire.extensions.host

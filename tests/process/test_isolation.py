@@ -142,7 +142,7 @@ async def test_isolated_process_starts_no_extension_that_acts_by_itself(
             store="postgres", settings=settings, extensions=[tmp_path / "extensions"], isolated=isolated, demo="first"
         )
         async with turnwire.lifespan():
-            assert turnwire.kernel is not None
-            assert turnwire.kernel.extensions["marked"].is_up is not isolated
+            assert turnwire.extensions is not None
+            assert turnwire.extensions.hosts["marked"].is_up is not isolated
             assert "parrot" in turnwire.agents
     assert marks.exists() is not isolated

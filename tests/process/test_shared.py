@@ -16,7 +16,7 @@ from tests.process.server_process import ServerProcess, run, served
 from tests.process.shared_database import temporary_database
 from tests.serving import PATIENCE, within
 from turnwire.channels.telegram.records import Records
-from turnwire.extensions.delivery import DeliveryRecords
+from turnwire.extensions.delivery import Delivery, DeliveryRecords
 from turnwire.extensions.tables import TABLES, ExtensionTables
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index.library import NewDocument
@@ -136,9 +136,9 @@ async def test_move_takes_uploads_and_records_of_channels_along(tmp_path: Path) 
     await store.create_tables(TABLES)
     records = Records(ExtensionTables(store))
     await records.open()
-    await records.pair(7, "Ada")
+    await records.set_note("paired", "[7]")
     deliveries = DeliveryRecords(ExtensionTables(store), 0)
-    await deliveries.add("post:ann:1", "post", "ann", principal="p", agent_id=None, text="Hello")
+    await deliveries.add(Delivery("post:ann:1", "post", "ann", "p", text="Hello"))
     await store.close()
     with temporary_database() as url:
         moved = [await run("move", "--data", data, "--database-url", url) for _ in range(2)]

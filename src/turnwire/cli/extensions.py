@@ -79,11 +79,11 @@ def new(
 def _load(folders: list[Path], *, imports: bool = False) -> "list[ExtensionHost]":
     import logging
 
-    from turnwire.extensions.calls import KernelLimits
+    from turnwire.extensions.calls import ExtensionLimits
     from turnwire.extensions.loader import Loader
     from turnwire.extensions.manifest import discover
 
-    logger, loader = logging.getLogger("turnwire.extensions"), Loader(KernelLimits())
+    logger, loader = logging.getLogger("turnwire.extensions"), Loader(ExtensionLimits())
     # The command prints each problem itself.
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -210,8 +210,8 @@ def test_answer_is_written_to_the_file(tmp_path: Path) -> None:
     async def talk() -> str:
         turnwire = Turnwire(echo, data=tmp_path, extensions=[Path(__file__).parent])
         async with turnwire.lifespan():
-            assert turnwire.kernel is not None
-            hosted = turnwire.kernel.extensions["{id}"]
+            assert turnwire.extensions is not None
+            hosted = turnwire.extensions.hosts["{id}"]
             assert hosted.state == "running", hosted.message
             return await hosted.extension.receive("hello", "ann")
 

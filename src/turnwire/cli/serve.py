@@ -437,7 +437,7 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
     lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{escape(url)}[/]   agents: {escape(names)}\n"]
     lines += [line for plugin in turnwire.services.plugins.values() for line in plugin.notes]
     lines += notes
-    for extension in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
+    for extension in turnwire.extensions.hosts.values() if turnwire.extensions is not None else ():
         # Bundled channels that nobody configured run always, so they are left out.
         is_news = extension.is_up and (extension.found.source != "bundled" or extension.manifest.secrets)
         if is_news or extension.state == "failed" or extension.message == NOT_NAMED:

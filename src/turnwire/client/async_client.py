@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from turnwire.client.errors import ClientError, RefusedError, ServerUnreachableError
 from turnwire.client.frames import FrameReader, sse_frames
-from turnwire.client.link import PASSING, OpenStream, Outage, ServerLink
+from turnwire.client.link import PASSING, Outage, ServerLink
 from turnwire.client.values import (
     DEFAULT_URL,
     ConnectionLost,
@@ -31,6 +31,9 @@ from turnwire.core.contracts.stores import OnBusy
 from turnwire.core.contracts.wires import Gap, Reset
 from turnwire.core.log.events import Event
 from turnwire.core.log.turns import TurnState
+
+if TYPE_CHECKING:
+    from turnwire.client.connection import OpenStream
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -334,7 +337,7 @@ class AsyncTurnHandle:
                         yield ConnectionRestored()
                     if stream.status == 204:
                         return
-                    async with aclosing(sse_frames(stream.chunks())) as frames:
+                    async with aclosing(stream.chunks()) as chunks, aclosing(sse_frames(chunks)) as frames:
                         async for frame in frames:
                             if (update := reader.read(frame)) is not None:
                                 yield update
@@ -384,11 +387,11 @@ class AsyncTurnHandle:
         if opened is not None:
             await opened.close()
 
-    async def _take(self) -> OpenStream:
+    async def _take(self) -> "OpenStream":
         opened, self._opened = self._opened, None
         return opened or await self._open()
 
-    async def _open(self) -> OpenStream:
+    async def _open(self) -> "OpenStream":
         """Open the stream after the last event; start the turn if it has no id yet."""
         try:
             if self._turn_id is None:
@@ -404,8 +407,8 @@ class AsyncTurnHandle:
                 self.is_reached = True
             raise
         self.is_reached = True
-        self._turn_id = self._turn_id or cast("str | None", stream.headers.get("X-Turn-Id"))
-        self._session_id = self._session_id or cast("str | None", stream.headers.get("X-Session-Id"))
+        self._turn_id = self._turn_id or stream.headers.get("X-Turn-Id")
+        self._session_id = self._session_id or stream.headers.get("X-Session-Id")
         is_stream = stream.status == 204 or stream.headers.get("Content-Type", "").startswith("text/event-stream")
         if self._turn_id is None or not is_stream:
             await stream.close()

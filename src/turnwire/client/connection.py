@@ -45,21 +45,17 @@ class HttpConnection:
     def name(self) -> str:
         return f"the server at {self.address.url}"
 
-    async def send(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
-        """Send a request and return the whole response. Raise ClientError."""
+    async def send(self, method: str, path: str, body: Any, headers: dict[str, str] | None) -> bytes:
+        """Send a request and return the body of the response. Raise ClientError."""
         try:
             response = await self._http.request(
                 method, path, json=body, headers=headers, follow_redirects=method == "GET"
             )
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise self._unreachable(error) from error
-        return _checked(response)
+            raise self.unreachable(error) from error
+        return _checked(response).content
 
-    async def open(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
+    async def open(self, method: str, path: str, body: Any, headers: dict[str, str]) -> "OpenStream":
         """Send a request and return the response with an open body. Raise ClientError."""
         request = self._http.build_request(method, path, json=body, headers=headers, timeout=self._stream_timeout)
         try:
@@ -67,24 +63,40 @@ class HttpConnection:
             if not response.is_success:
                 await response.aread()
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise self._unreachable(error) from error
-        return _checked(response)
+            raise self.unreachable(error) from error
+        return OpenStream(self, _checked(response))
 
-    async def chunks(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """Yield the body of an open response. Raise ServerUnreachableError if the connection breaks."""
-        try:
-            async for chunk in response.aiter_bytes():
-                yield chunk
-        except (httpx.RequestError, httpx.StreamError) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> ServerUnreachableError:
+    def unreachable(self, error: Exception) -> ServerUnreachableError:
         is_sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol)
         reason = clean_text(str(error)) or type(error).__name__
         return ServerUnreachableError(f"{self.name} does not answer ({reason})", reason=reason, is_sent=is_sent)
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+class OpenStream:
+    """An open response of a server, whose body is read in chunks."""
+
+    def __init__(self, connection: HttpConnection, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers = response.headers
+        self.has_data = False
+        """True once anything was received, if only a heartbeat."""
+        self._connection = connection
+        self._response = response
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """Yield the body. Raise ServerUnreachableError if the connection breaks."""
+        try:
+            async for chunk in self._response.aiter_bytes():
+                self.has_data = True
+                yield chunk
+        except (httpx.RequestError, httpx.StreamError) as error:
+            raise self._connection.unreachable(error) from error
+
+    async def close(self) -> None:
+        await self._response.aclose()
 
 
 def _checked(response: httpx.Response) -> httpx.Response:

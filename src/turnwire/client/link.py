@@ -2,16 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turnwire.client.errors import ClientError, ServerUnreachableError
 from turnwire.client.values import ReconnectLimits, ServerAddress
 
 if TYPE_CHECKING:
-    import httpx
-
-    from turnwire.client.connection import HttpConnection
+    from turnwire.client.connection import HttpConnection, OpenStream
 
 # A restarting server, or the proxy in front of it, answers with one of these.
 AWAY = frozenset({502, 503, 504})
@@ -31,28 +29,6 @@ class Outage:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began_at
-
-
-class OpenStream:
-    """An open response of a server, whose body is read in chunks."""
-
-    def __init__(self, response: "httpx.Response", chunks: AsyncGenerator[bytes]) -> None:
-        self.status = response.status_code
-        self.headers = response.headers
-        self.has_data = False
-        """True once anything was received, if only a heartbeat."""
-        self._response = response
-        self._chunks = chunks
-
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the body. Raise ServerUnreachableError if the connection breaks."""
-        async for chunk in self._chunks:
-            self.has_data = True
-            yield chunk
-
-    async def close(self) -> None:
-        await self._chunks.aclose()
-        await self._response.aclose()
 
 
 class ServerLink:
@@ -81,7 +57,7 @@ class ServerLink:
         outage = Outage()
         while True:
             try:
-                return (await self._connection.send(method, path, body, headers)).content
+                return await self._connection.send(method, path, body, headers)
             except ClientError as error:
                 if not is_repeatable or not self.is_worth_a_retry(outage, error):
                     raise
@@ -92,11 +68,9 @@ class ServerLink:
         is_away = isinstance(error, ServerUnreachableError) or error.status in AWAY
         return is_away and outage.seconds + (error.retry_after or 0) < self.limits.request_seconds
 
-    async def open(self, method: str, path: str, body: Any, headers: dict[str, str]) -> OpenStream:
+    async def open(self, method: str, path: str, body: Any, headers: dict[str, str]) -> "OpenStream":
         """Open a stream. Raise ClientError."""
-        connection = self._connection
-        response = await connection.open(method, path, body, headers)
-        return OpenStream(response, connection.chunks(response))
+        return await self._connection.open(method, path, body, headers)
 
     async def wait(self, outage: Outage, error: ClientError, seconds: float | None = None) -> None:
         """Wait before the next attempt, by default for the backoff, and look for the server again."""

@@ -1,1 +1,1 @@
-"""The kernel: discovers extensions, starts them in order, and routes their messages to the agents."""
+"""The runtime of extensions: discovers them, starts them in order, and routes their messages to the agents."""

@@ -13,7 +13,7 @@ _CANCEL_GRACE_SECONDS = 0.5
 _abandoned: set[asyncio.Task[Any]] = set()
 
 
-class KernelLimits(Struct, frozen=True, kw_only=True):
+class ExtensionLimits(Struct, frozen=True, kw_only=True):
     """The limits of extensions and conversations. Times are in seconds.
 
     `session_timeout` and `extension_context` are settings. The others protect the server from an extension that hangs,

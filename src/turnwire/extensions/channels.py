@@ -1,4 +1,4 @@
-"""The kernel's side of a channel: bounded calls to it, and the log of a turn turned into those calls."""
+"""The side of a channel that Turnwire has: bounded calls to it, and the log of a turn turned into those calls."""
 
 import json
 import logging
@@ -12,7 +12,6 @@ from turnwire.core.log.codec import LoggedEvent
 from turnwire.core.log.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
-    Event,
     HandoffEvent,
     InputEvent,
     QuestionEvent,
@@ -35,7 +34,6 @@ from turnwire.extensions.contract import (
     ApprovalAsk,
     Channel,
     ChannelProvider,
-    OnChunk,
     QuestionAsk,
     StreamingChannel,
     StreamingChannelProvider,
@@ -52,16 +50,13 @@ _MAX_SUMMARY_CHARS = 120
 
 
 class ChannelHost:
-    """One extension's channel in the kernel. `streaming` is None for a channel that gets whole answers."""
+    """One extension's channel in the runtime. `streaming` is None for a channel that gets whole answers."""
 
     def __init__(self, id: str, provider: ChannelProvider, *, is_streaming: bool, timeout: float) -> None:
         self.id = id
         self.timeout = timeout
         self.channel = _as_channel(provider)
         self.streaming = self.channel if is_streaming and isinstance(self.channel, StreamingChannel) else None
-
-    def open_stream(self, user_id: str) -> "ChannelStream":
-        return ChannelStream(self, user_id)
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         """Send a message to a user. Raises what the channel raises, and TimeoutError."""
@@ -121,7 +116,26 @@ class _ProvidedStreamingChannel(_ProvidedChannel, StreamingChannel):
         await self._streaming.on_stream_end(user_id, full_text)
 
 
-class ChannelStream:
+class TurnListener:
+    """The callbacks of `follow_turn`, in the order of the log. Every method does nothing by default."""
+
+    async def send_chunk(self, text: str) -> None:
+        """Take a piece of the answer."""
+
+    async def send_step(self, step: StreamStep) -> None: ...
+
+    async def restart(self, text: str) -> bool:
+        """Take back all but this text, and return True. After False, the repeated part comes again."""
+        return False
+
+    async def request_approval(self, ask: ApprovalAsk) -> None: ...
+
+    async def ask_question(self, ask: QuestionAsk) -> None: ...
+
+    async def close_question(self, ask: QuestionAsk) -> None: ...
+
+
+class ChannelStream(TurnListener):
     """One answer on one channel while it is made.
 
     A channel method that fails is logged and changes only what is seen meanwhile. After one that hangs, or several that
@@ -205,115 +219,100 @@ class ChannelStream:
             return False
 
 
-OnStep = Callable[[StreamStep], Awaitable[None]]
-OnApproval = Callable[[ApprovalAsk], Awaitable[None]]
-OnQuestion = Callable[[QuestionAsk], Awaitable[None]]
-OnRestart = Callable[[str], Awaitable[bool]]
+async def follow_turn(store: Store, turn_id: str, listener: TurnListener) -> TurnState:
+    """Follow the turn to its end and return its final state. Raises what reading the log and the listener raise."""
+    return await _TurnReader(turn_id, listener).read(store)
 
 
-async def _ignore(_: object) -> None:
-    pass
+class _TurnReader:
+    """Reads a turn's log for a listener.
 
-
-async def _cannot_restart(_: str) -> bool:
-    return False
-
-
-class TurnListener:
-    """A reader of a turn's log that calls back in order: pieces of the answer, steps, approval requests and questions.
-
-    The pieces of one batch of events are joined, so a slow callback gets fewer and longer ones.
+    The pieces of one batch of events are joined, so a slow listener gets fewer and longer ones.
     """
 
-    def __init__(
-        self,
-        on_chunk: OnChunk = _ignore,
-        on_step: OnStep = _ignore,
-        on_approval: OnApproval = _ignore,
-        on_restart: OnRestart = _cannot_restart,
-        on_question: OnQuestion = _ignore,
-        on_question_closed: OnQuestion = _ignore,
-    ) -> None:
-        self._on_chunk = on_chunk
-        self._on_step = on_step
-        self._on_approval = on_approval
-        self._on_restart = on_restart
-        self._on_question = on_question
-        self._on_question_closed = on_question_closed
+    def __init__(self, turn_id: str, listener: TurnListener) -> None:
+        self._turn_id = turn_id
+        self._listener = listener
         self._questions: dict[str, QuestionAsk] = {}
         """The questions without a reply, by their ids."""
+        self._tools: dict[str, str] = {}
+        """The names of tools by the ids of their calls, which later events lack."""
         self._fold = TurnFold()
-        self._steps = StepReader()
         self._buffer: list[str] = []
         self._sent_chars = 0
 
-    async def listen(self, store: Store, turn_id: str) -> TurnState:
-        """Follow the turn to its end and return its final state. Raises what reading the log raises."""
-        final_state = await store.turn_state(turn_id)
+    async def read(self, store: Store) -> TurnState:
+        final_state = await store.turn_state(self._turn_id)
         try:
-            async with aclosing(follow(store, turn_id)) as batches:
+            async with aclosing(follow(store, self._turn_id)) as batches:
                 async for batch in batches:
                     decided = _decided(batch)
                     for logged in batch:
-                        await self._handle(turn_id, logged, decided)
+                        await self._handle(logged, decided)
                     await self._flush()
             for ask in self._questions.values():
-                await self._on_question_closed(ask)
+                await self._listener.close_question(ask)
         except EventsGoneError:
             if final_state is None:
                 raise
             return final_state
         return self._fold.state()
 
-    async def _handle(self, turn_id: str, logged: LoggedEvent, decided: Mapping[str, int]) -> None:
+    async def _handle(self, logged: LoggedEvent, decided: Mapping[str, int]) -> None:
         event = logged.event
         self._fold.add(logged)
-        if isinstance(event, TokenEvent):
-            if not event.agent_path:
-                self._buffer.append(event.content)
-        elif isinstance(event, RestartEvent):
-            await self._restart()
-        elif isinstance(event, ApprovalRequestEvent):
-            self._steps.note_tool(event.call_id, event.tool)
-            if decided.get(event.call_id, 0) > logged.position:
-                return  # It was decided before there was time to ask.
-            await self._flush()
-            ask = ApprovalAsk(
-                turn_id=turn_id,
-                call_id=event.call_id,
-                tool=event.tool,
-                args=event.args,
-                reason=event.reason,
-                position=logged.position,
-            )
-            await self._on_approval(ask)
-        elif isinstance(event, QuestionEvent):
-            await self._flush()
-            ask = QuestionAsk(turn_id=turn_id, question_id=event.id, prompt=event.prompt, schema=event.schema)
-            self._questions[event.id] = ask
-            if event.id not in decided:
-                await self._on_question(ask)
-        elif isinstance(event, ReplyEvent):
-            if (closed := self._questions.pop(event.question_id, None)) is not None:
-                await self._on_question_closed(closed)
-        elif step := self._steps.read(logged):
-            await self._flush()
-            await self._on_step(step)
+        match event:
+            case TokenEvent():
+                if not event.agent_path:
+                    self._buffer.append(event.content)
+            case RestartEvent():
+                await self._restart()
+            case ApprovalRequestEvent():
+                self._tools[event.call_id] = event.tool
+                if decided.get(event.call_id, 0) > logged.position:
+                    return  # It was decided before there was time to ask.
+                await self._flush()
+                ask = ApprovalAsk(
+                    turn_id=self._turn_id,
+                    call_id=event.call_id,
+                    tool=event.tool,
+                    args=event.args,
+                    reason=event.reason,
+                    position=logged.position,
+                )
+                await self._listener.request_approval(ask)
+            case QuestionEvent():
+                await self._flush()
+                question = QuestionAsk(
+                    turn_id=self._turn_id, question_id=event.id, prompt=event.prompt, schema=event.schema
+                )
+                self._questions[event.id] = question
+                if event.id not in decided:
+                    await self._listener.ask_question(question)
+            case ReplyEvent():
+                if (closed := self._questions.pop(event.question_id, None)) is not None:
+                    await self._listener.close_question(closed)
+            case _:
+                if isinstance(event, ToolCallEvent):
+                    self._tools[event.call_id] = event.tool
+                if (step := _step(logged, self._tools)) is not None:
+                    await self._flush()
+                    await self._listener.send_step(step)
 
     async def _flush(self) -> None:
         if self._buffer:
             text, self._buffer = "".join(self._buffer), []
             self._sent_chars += len(text)
-            await self._on_chunk(text)
+            await self._listener.send_chunk(text)
 
     async def _restart(self) -> None:
         """Take back the text that a restart made void, if the channel can; the end has the whole answer in any case."""
         text = self._fold.text
-        if self._sent_chars > len(text) and await self._on_restart(text):
+        if self._sent_chars > len(text) and await self._listener.restart(text):
             self._sent_chars = len(text)
         self._buffer = [text[self._sent_chars :]] if len(text) > self._sent_chars else []
         self._sent_chars = min(self._sent_chars, len(text))
-        await self._on_step(status_step("Starting again"))
+        await self._listener.send_step(status_step("Starting again"))
 
 
 def _decided(batch: Sequence[LoggedEvent]) -> dict[str, int]:
@@ -328,62 +327,51 @@ def _decided(batch: Sequence[LoggedEvent]) -> dict[str, int]:
     return answers
 
 
-class StepReader:
-    """The steps of one turn, read from its events. It keeps the names of running tools, which progress events lack."""
-
-    def __init__(self) -> None:
-        self._tools: dict[str, str] = {}
-
-    def note_tool(self, call_id: str, tool: str) -> None:
-        self._tools[call_id] = tool
-
-    def read(self, logged: LoggedEvent) -> StreamStep | None:
-        """Return the step that the event reports, or None if it reports none."""
-        event: Event = logged.event
-        match event:
-            case ToolCallEvent():
-                self.note_tool(event.call_id, event.tool)
-                arguments = _short(event.args) if event.args else None
-                return StreamStep(id=event.call_id, kind="tool", name=event.tool, phase="started", summary=arguments)
-            case ToolProgressEvent():
-                return StreamStep(
-                    id=event.call_id,
-                    kind="tool",
-                    name=self._tools.get(event.call_id, "tool"),
-                    phase="progress",
-                    summary=event.text,
-                    fraction=event.fraction,
-                )
-            case ToolResultEvent():
-                phase = "finished" if event.success else "failed"
-                summary = _short(event.result) if event.result is not None else None
-                return StreamStep(
-                    id=event.call_id, kind="tool", name=event.tool, phase=phase, summary=summary, elapsed_ms=event.ms
-                )
-            case SearchEvent():
-                summary = event.query if event.hits is None else f"{event.query} ({len(event.hits)} found)"
-                return StreamStep(
-                    id=event.step_id,
-                    kind="search",
-                    name=event.tool,
-                    phase=event.phase,
-                    summary=summary,
-                    elapsed_ms=event.ms,
-                )
-            case ReviewEvent():
-                summary = event.feedback or event.verdict
-                return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=summary)
-            case HandoffEvent():
-                return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
-            case InputEvent():
-                return status_step(f"Added: {_short(event.content)}")
-            case StatusEvent():
-                return status_step(event.text)
-            case ApprovalResponseEvent():
-                verdict = "Approved" if event.approved else "Denied"
-                return status_step(f"{verdict}: {self._tools.get(event.call_id, 'tool')}")
-            case _:
-                return None
+def _step(logged: LoggedEvent, tools: Mapping[str, str]) -> StreamStep | None:
+    """Return the step that the event reports, or None if it reports none. `tools` are the names by the ids of calls."""
+    match event := logged.event:
+        case ToolCallEvent():
+            arguments = _short(event.args) if event.args else None
+            return StreamStep(id=event.call_id, kind="tool", name=event.tool, phase="started", summary=arguments)
+        case ToolProgressEvent():
+            return StreamStep(
+                id=event.call_id,
+                kind="tool",
+                name=tools.get(event.call_id, "tool"),
+                phase="progress",
+                summary=event.text,
+                fraction=event.fraction,
+            )
+        case ToolResultEvent():
+            phase = "finished" if event.success else "failed"
+            summary = _short(event.result) if event.result is not None else None
+            return StreamStep(
+                id=event.call_id, kind="tool", name=event.tool, phase=phase, summary=summary, elapsed_ms=event.ms
+            )
+        case SearchEvent():
+            summary = event.query if event.hits is None else f"{event.query} ({len(event.hits)} found)"
+            return StreamStep(
+                id=event.step_id,
+                kind="search",
+                name=event.tool,
+                phase=event.phase,
+                summary=summary,
+                elapsed_ms=event.ms,
+            )
+        case ReviewEvent():
+            summary = event.feedback or event.verdict
+            return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=summary)
+        case HandoffEvent():
+            return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
+        case InputEvent():
+            return status_step(f"Added: {_short(event.content)}")
+        case StatusEvent():
+            return status_step(event.text)
+        case ApprovalResponseEvent():
+            verdict = "Approved" if event.approved else "Denied"
+            return status_step(f"{verdict}: {tools.get(event.call_id, 'tool')}")
+        case _:
+            return None
 
 
 def status_step(text: str) -> StreamStep:

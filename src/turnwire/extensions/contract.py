@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import Logger, getLogger
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 from msgspec import Struct
 
@@ -107,6 +107,18 @@ class QuestionAsk(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
 
 
+class MessageFields(TypedDict, total=False):
+    """The optional fields of a message, beside its text and its user."""
+
+    principal: str | None
+    """The owner of the turn, by default `<extension_id>:<user_id>`."""
+    message_id: str | None
+    """The channel's own id: the same id again is the same message, which is answered once."""
+    agent_id: str | None
+    attachments: Sequence[Blob]
+    """Files, which `turnwire.core.log.files.new_blob` makes."""
+
+
 class MessageReceipt:
     """The receipt of a message that is durable: it will be answered once, by this process or by the next one.
 
@@ -188,52 +200,24 @@ class ExtensionContext:
             raise LookupError(f"the manifest of {self.extension_id!r} names no secret {env!r}; add it to its secrets")
         return os.environ.get(env) or None
 
-    async def accept(
-        self,
-        text: str,
-        user_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-        attachments: Sequence[Blob] = (),
-    ) -> MessageReceipt:
+    async def accept(self, text: str, user_id: str, **fields: Unpack[MessageFields]) -> MessageReceipt:
         """Accept a person's message: return as soon as it is durable, without waiting for the agent.
 
         From then on the source of the message may forget it: the answer comes back to this channel, after a crash too.
-        `principal` owns the turn, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
-        message: it is answered once. The messages of one `user_id` are answered one after the other. `attachments` are
-        its files, which `turnwire.core.log.files.new_blob` makes. Raises ShuttingDownError if this process does not run
-        the channel any more.
+        The messages of one `user_id` are answered one after the other. Raises ShuttingDownError if this process does
+        not run the channel any more.
         """
         if "channel" in self._host.provides and self.extension_id not in self._router.channels:
             raise ShuttingDownError
-        return await self._router.accept(
-            text,
-            user_id,
-            self.extension_id,
-            principal=principal,
-            message_id=message_id,
-            agent_id=agent_id,
-            attachments=attachments,
-        )
+        return await self._router.accept(text, user_id, self.extension_id, **fields)
 
     def current_message(self, user_id: str) -> MessageReceipt | None:
         """Return the receipt of the message whose answer is being delivered to this user, if there is one."""
         return self._router.current_message(self.extension_id, user_id)
 
-    async def handle_user_message(
-        self,
-        text: str,
-        user_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-    ) -> str:
+    async def handle_user_message(self, text: str, user_id: str, **fields: Unpack[MessageFields]) -> str:
         """Accept a person's message, wait for the answer and return its text: `accept` and `answer` in one call."""
-        receipt = await self.accept(text, user_id, principal=principal, message_id=message_id, agent_id=agent_id)
-        return await receipt.answer()
+        return await (await self.accept(text, user_id, **fields)).answer()
 
     async def cancel(self, user_id: str) -> bool:
         """Cancel the answer to this user, and those that wait behind it. Return False if there was none."""
@@ -275,23 +259,13 @@ class ExtensionContext:
         owner = self.extension_id
         return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=owner)
 
-    async def speak_to_user(
-        self,
-        channel_id: str,
-        user_id: str,
-        prompt: str,
-        *,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-    ) -> str:
+    async def speak_to_user(self, channel_id: str, user_id: str, prompt: str, **fields: Unpack[MessageFields]) -> str:
         """Run the agent in a user's conversation on another extension's channel, and return the answer's text.
 
-        The channel shows the answer while it is written, if it can, and gets it at least once, after a crash too. The
-        same `message_id` again is the same prompt: it is answered once. Raises LookupError if there is no such channel.
+        The channel shows the answer while it is written, if it can, and gets it at least once, after a crash too.
+        Raises LookupError if there is no such channel.
         """
-        return await self._router.handle_user_message(
-            prompt, user_id, channel_id, message_id=message_id, agent_id=agent_id
-        )
+        return await self._router.handle_user_message(prompt, user_id, channel_id, **fields)
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
         """Send a message through another extension's channel. Raises LookupError if there is no such channel."""
@@ -330,34 +304,24 @@ class Extension(Protocol):
 
 @runtime_checkable
 class ChannelProvider(Protocol):
-    """A channel: a way to bring messages to people."""
+    """A channel: a way to bring messages to people. `Channel` has the promises of the methods."""
 
-    async def send_to_user(self, user_id: str, message: str) -> None:
-        """Deliver a whole answer. It may be long, and it is Markdown."""
-        ...
+    async def send_to_user(self, user_id: str, message: str) -> None: ...
 
-    async def send_message(self, message: str) -> None:
-        """Deliver a message to the channel's default recipient."""
-        ...
+    async def send_message(self, message: str) -> None: ...
 
 
 @runtime_checkable
 class StreamingChannelProvider(Protocol):
-    """A channel that shows answers while they are made. It is never called for two answers to a `user_id` at once."""
+    """A channel that shows answers while they are made. `StreamingChannel` has the promises of the methods."""
 
     async def on_stream_start(self, user_id: str) -> None: ...
 
-    async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
-        """Show a piece of the answer. A slow channel gets fewer and longer pieces."""
-        ...
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
 
-    async def on_stream_status(self, user_id: str, status: str) -> None:
-        """Show a line about what the agent does now, such as `Using: search`."""
-        ...
+    async def on_stream_status(self, user_id: str, status: str) -> None: ...
 
-    async def on_stream_end(self, user_id: str, full_text: str) -> None:
-        """Show the complete answer, or the failed one, which gives the reason at its end."""
-        ...
+    async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
 
 
 @runtime_checkable

@@ -2,20 +2,20 @@
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.backoff import Backoff
 from turnwire.core.contracts.stores import SqlConnection, Store
 from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, StoreError, TurnwireError
 from turnwire.core.log.codec import now_ms
 from turnwire.core.log.turns import TurnState
-from turnwire.extensions.calls import KernelLimits, cancel_all
-from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, TurnListener, error_text, final_text
+from turnwire.extensions.calls import ExtensionLimits, cancel_all
+from turnwire.extensions.channels import NO_AGENT, ChannelHost, ChannelStream, error_text, final_text, follow_turn
 from turnwire.extensions.contract import MessageReceipt
 from turnwire.extensions.events import EventBus, record_event
 from turnwire.extensions.tables import ExtensionTables
@@ -43,16 +43,16 @@ _IS_ANSWERING = """
 _MAX_RETRY_SECONDS = 60.0
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
-    """An accepted message and where its answer goes. `session` is the external id of its session."""
+class Delivery(Struct, frozen=True):
+    """A message and where its answer goes. `session` is the external id of its session, once it is accepted."""
 
     key: str
     channel_id: str
     user_id: str
     principal: str
-    agent_id: str | None
-    session: str
-    text: str
+    agent_id: str | None = None
+    text: str = ""
+    session: str = ""
     turn_id: str | None = None
     answer: str | None = None
     delivered_at: int | None = None
@@ -74,19 +74,20 @@ class DeliveryRecords:
         self._tables = tables
         self._session_timeout_ms = session_timeout * 1000
 
-    async def add(
-        self, key: str, channel_id: str, user_id: str, *, principal: str, agent_id: str | None, text: str
-    ) -> tuple[Delivery, bool]:
+    async def add(self, message: Delivery) -> tuple[Delivery, bool]:
         """Commit a message with its `user_message` event. Return its row, and False if its key was there already."""
+        channel_id, user_id = message.channel_id, message.user_id
+        payload = {"text": message.text, "user_id": user_id, "channel_id": channel_id}
 
         async def insert(connection: SqlConnection) -> tuple[Delivery, bool]:
-            if rows := await _select(connection, "key = $1", key):
+            if rows := await _select(connection, "key = $1", message.key):
                 return rows[0], False
             conversation = await self._conversation(connection, channel_id, user_id)
-            session = f"{channel_id}:{user_id}:{conversation}"
-            await connection.execute(_INSERT, key, channel_id, user_id, principal, agent_id, session, text, now_ms())
-            await record_event(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
-            return (await _select(connection, "key = $1", key))[0], True
+            row = replace(message, session=f"{channel_id}:{user_id}:{conversation}")
+            columns = (row.key, channel_id, user_id, row.principal, row.agent_id, row.session, row.text)
+            await connection.execute(_INSERT, *columns, now_ms())
+            await record_event(connection, "user_message", payload)
+            return row, True
 
         return await self._tables.transaction(insert, channel_id)
 
@@ -104,9 +105,7 @@ class DeliveryRecords:
 
     async def set_turn(self, delivery: Delivery) -> None:
         query = "UPDATE turnwire.channel_delivery SET turn_id = $1 WHERE key = $2"
-        await self._tables.transaction(
-            lambda connection: connection.execute(query, delivery.turn_id, delivery.key), delivery.channel_id
-        )
+        await self._execute(delivery, query, delivery.turn_id, delivery.key)
 
     async def set_answer(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
         """Keep the answer until it is delivered, with its `agent_response` event, which is published once."""
@@ -131,9 +130,10 @@ class DeliveryRecords:
     async def set_delivered(self, delivery: Delivery) -> None:
         """Note that the answer is delivered. Both texts are removed: they are in the log, which people may delete."""
         query = "UPDATE turnwire.channel_delivery SET delivered_at = $1, text = '', answer = '' WHERE key = $2"
-        await self._tables.transaction(
-            lambda connection: connection.execute(query, now_ms(), delivery.key), delivery.channel_id
-        )
+        await self._execute(delivery, query, now_ms(), delivery.key)
+
+    async def _execute(self, delivery: Delivery, query: str, *values: object) -> None:
+        await self._tables.transaction(lambda connection: connection.execute(query, *values), delivery.channel_id)
 
     async def undelivered(self) -> list[Delivery]:
         """Delete the rows that are too old, and return the undelivered ones in order."""
@@ -167,8 +167,10 @@ class PendingDelivery:
     def __init__(self, delivery: Delivery, *, is_resumed: bool) -> None:
         self.delivery = delivery
         self.receipt = MessageReceipt(delivery.message_id, delivery.user_id)
+        self.task: asyncio.Task[None] | None = None
         self.is_resumed = is_resumed
         self.is_cancelled = False
+        self.is_started = False
         self.has_ended = False
         self.refusal: str | None = None
         """The error text of a turn that could not be started."""
@@ -178,21 +180,15 @@ class UserQueue:
     """The pending deliveries to one user of one channel, in the order of their messages.
 
     Turns are started one after the other, and their answers are delivered one after the other: starting never waits for
-    a delivery.
+    a delivery. Both locks are fair.
     """
 
     def __init__(self) -> None:
         self.pending: list[PendingDelivery] = []
         self.current: PendingDelivery | None = None
         """The delivery whose answer is being sent to the channel."""
-        self.to_start: deque[PendingDelivery] = deque()
-        self.to_deliver: deque[PendingDelivery] = deque()
-        self.starting: asyncio.Task[None] | None = None
-        self.delivering: asyncio.Task[None] | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.pending and self.starting is None and self.delivering is None
+        self.starting = asyncio.Lock()
+        self.delivering = asyncio.Lock()
 
 
 class DeliveryQueue:
@@ -204,7 +200,7 @@ class DeliveryQueue:
         channels: Mapping[str, ChannelHost],
         records: DeliveryRecords,
         bus: EventBus,
-        limits: KernelLimits,
+        limits: ExtensionLimits,
         start: Callable[[PendingDelivery], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -237,32 +233,28 @@ class DeliveryQueue:
         key = (delivery.channel_id, delivery.user_id)
         queue = self._queues.setdefault(key, UserQueue())
         queue.pending.append(pending)
-        queue.to_start.append(pending)
-        if queue.starting is None:
-            queue.starting = asyncio.create_task(self._start_all(key, queue), name=f"turns of {key[1]} on {key[0]}")
+        pending.task = asyncio.create_task(self._process(queue, pending), name=f"answer to {key[1]} on {key[0]}")
         return pending.receipt
 
     async def drop(self, channel_id: str) -> None:
         """Leave the deliveries of a channel to the process that runs the channel now."""
-        keys = [key for key in self._queues if key[0] == channel_id]
-        queues = [self._queues.pop(key) for key in keys]
-        tasks = [task for queue in queues for task in (queue.starting, queue.delivering)]
-        await cancel_all(tasks, self._limits.closing_patience)
-        for pending in [pending for queue in queues for pending in queue.pending]:
-            pending.receipt.fail(ShuttingDownError())
+        queues = [self._queues.pop(key) for key in list(self._queues) if key[0] == channel_id]
+        await self._cancel([pending for queue in queues for pending in queue.pending])
 
     async def close(self, patience: float) -> None:
         """Deliver finished answers within the grace period; leave the rest to the next process."""
         self._is_closed = True
-        queues = list(self._queues.values())
-        await cancel_all([queue.starting for queue in queues], patience)
-        unfinished = [pending for queue in queues for pending in queue.pending]
+        unfinished = [pending for queue in self._queues.values() for pending in queue.pending]
+        await self._cancel([pending for pending in unfinished if not pending.is_started])
         have_ended = await asyncio.gather(*map(self._has_ended, unfinished))
         ended = [pending.receipt.text for pending, has_ended in zip(unfinished, have_ended, strict=True) if has_ended]
         if ended:
             await asyncio.wait(ended, timeout=patience)
-        await cancel_all([queue.delivering for queue in queues], patience)
-        for pending in unfinished:
+        await self._cancel(unfinished)
+
+    async def _cancel(self, deliveries: Sequence[PendingDelivery]) -> None:
+        await cancel_all([pending.task for pending in deliveries], self._limits.closing_patience)
+        for pending in deliveries:
             pending.receipt.fail(ShuttingDownError())
 
     async def _has_ended(self, pending: PendingDelivery) -> bool:
@@ -273,47 +265,43 @@ class DeliveryQueue:
         except TurnwireError:
             return False
 
-    async def _start_all(self, key: tuple[str, str], queue: UserQueue) -> None:
-        while queue.to_start:
-            pending = queue.to_start.popleft()
-            try:
-                if pending.delivery.turn_id is None:
-                    await self._until_stored(lambda pending=pending: self._start(pending))
-            except ShuttingDownError as error:
-                # The store has the message: the next process answers it.
-                self._drop(queue, pending, error)
-                continue
-            except NoAgentError:
-                pending.refusal = NO_AGENT
-            except TurnwireError as error:
-                pending.refusal = error_text(str(error))
-            except Exception as error:
-                logger.exception("the turn of message %s could not be started", pending.delivery.key)
-                self._drop(queue, pending, error)
-                continue
-            queue.to_deliver.append(pending)
-            if queue.delivering is None:
-                name = f"answers to {key[1]} on {key[0]}"
-                queue.delivering = asyncio.create_task(self._deliver_all(key, queue), name=name)
-        queue.starting = None
-        self._remove_idle(key, queue)
-
-    async def _deliver_all(self, key: tuple[str, str], queue: UserQueue) -> None:
-        while queue.to_deliver:
-            pending = queue.to_deliver.popleft()
-            error: Exception = ShuttingDownError()
-            try:
+    async def _process(self, queue: UserQueue, pending: PendingDelivery) -> None:
+        """Start the turn of a message and deliver its answer, both after those of the messages before."""
+        # What is not delivered is in the store, and left to the next process.
+        error: Exception = ShuttingDownError()
+        try:
+            async with queue.starting:
+                await self._start_turn(pending)
+                pending.is_started = True
+            async with queue.delivering:
                 await self._deliver(queue, pending)
-            except ShuttingDownError:
-                pass  # The store has the message: the next process delivers the answer.
-            except Exception as failure:
-                # The answer is left to the next process.
-                logger.exception("the answer %s could not be delivered", pending.delivery.key)
-                error = failure
-            queue.current = None
-            self._drop(queue, pending, error)
-        queue.delivering = None
-        self._remove_idle(key, queue)
+        except ShuttingDownError:
+            pass
+        except Exception as failure:
+            step = "its answer could not be delivered" if pending.is_started else "its turn could not be started"
+            logger.exception("message %s: %s", pending.delivery.key, step)
+            error = failure
+        finally:
+            if queue.current is pending:
+                queue.current = None
+            queue.pending.remove(pending)
+            pending.receipt.fail(error)
+            key = (pending.delivery.channel_id, pending.delivery.user_id)
+            # After `drop`, there may be another queue of the same user.
+            if not queue.pending and self._queues.get(key) is queue:
+                del self._queues[key]
+
+    async def _start_turn(self, pending: PendingDelivery) -> None:
+        if pending.delivery.turn_id is not None:
+            return
+        try:
+            await self._until_stored(lambda: self._start(pending))
+        except ShuttingDownError:
+            raise
+        except NoAgentError:
+            pending.refusal = NO_AGENT
+        except TurnwireError as error:
+            pending.refusal = error_text(str(error))
 
     async def _until_stored(self, work: Callable[[], Awaitable[T]]) -> T:
         """Call `work` until the store can be used: the message was promised an answer."""
@@ -326,21 +314,12 @@ class DeliveryQueue:
                 logger.warning("the store failed (attempt %d), and an answer waits for it: %s", failures, error)
                 await self._backoff.wait(failures)
 
-    def _drop(self, queue: UserQueue, pending: PendingDelivery, error: Exception) -> None:
-        queue.pending.remove(pending)
-        pending.receipt.fail(error)
-
-    def _remove_idle(self, key: tuple[str, str], queue: UserQueue) -> None:
-        # After `drop`, there may be another queue of the same user.
-        if queue.is_idle and self._queues.get(key) is queue:
-            del self._queues[key]
-
     async def _deliver(self, queue: UserQueue, pending: PendingDelivery) -> None:
         delivery = pending.delivery
         channel = self._channels.get(delivery.channel_id)
         if channel is None:
             raise ShuttingDownError
-        stream = channel.open_stream(delivery.user_id)
+        stream = ChannelStream(channel, delivery.user_id)
 
         async def follow() -> tuple[str, bool]:
             await channel.wait_for_delivery(delivery.user_id)
@@ -373,15 +352,7 @@ class DeliveryQueue:
             text = await self._finish(pending, state)
             return text, await stream.send(text)
         await stream.start()
-        listener = TurnListener(
-            stream.send_chunk,
-            stream.send_step,
-            stream.request_approval,
-            stream.restart,
-            stream.ask_question,
-            stream.close_question,
-        )
-        state = await listener.listen(self._store, turn_id)
+        state = await follow_turn(self._store, turn_id, stream)
         text = await self._finish(pending, state)
         return text, await stream.end(text, cancelled_text=state.text if state.outcome == "cancelled" else None)
 

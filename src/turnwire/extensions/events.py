@@ -18,7 +18,7 @@ from turnwire.core.backoff import Backoff
 from turnwire.core.contracts.stores import SqlConnection
 from turnwire.core.errors import ShuttingDownError, TurnwireError
 from turnwire.core.log.codec import now_ms
-from turnwire.extensions.calls import KernelLimits, call, cancel_all, reason
+from turnwire.extensions.calls import ExtensionLimits, call, cancel_all, reason
 from turnwire.extensions.contract import Subscriber, Topic
 from turnwire.extensions.tables import ExtensionTables
 
@@ -57,8 +57,8 @@ async def record_event(connection: SqlConnection, topic: Topic, payload: dict[st
 class EventBus:
     """The subscriptions of all extensions."""
 
-    def __init__(self, tables: ExtensionTables, limits: KernelLimits) -> None:
-        self._tables = tables
+    def __init__(self, tables: ExtensionTables, limits: ExtensionLimits) -> None:
+        self.tables = tables
         self._limits = limits
         self._subscriptions: dict[str, _Subscription] = {}
         self._running: set[str] = set()
@@ -74,11 +74,11 @@ class EventBus:
         known = [found for found in self._owned(owner) if found.topic == topic]
         if any(found.subscriber == subscriber for found in known):
             return
-        subscription = _Subscription(f"{owner}/{topic}/{len(known)}", topic, subscriber, self._tables, self._limits)
+        subscription = _Subscription(f"{owner}/{topic}/{len(known)}", topic, subscriber, self.tables, self._limits)
         self._subscriptions[subscription.name] = subscription
         # Queued at once, so that it is committed before any later event.
-        subscription.inserted = self._tables.transaction(subscription.insert)
-        if not self._tables.is_shared or owner in self._running:
+        subscription.inserted = self.tables.transaction(subscription.insert)
+        if not self.tables.is_shared or owner in self._running:
             subscription.start()
 
     def has_subscribed(self, owner: str) -> bool:
@@ -103,7 +103,7 @@ class EventBus:
 
     async def emit(self, topic: Topic, payload: dict[str, Any]) -> None:
         """Commit an event. Subscribers get it later."""
-        await self._tables.transaction(lambda connection: record_event(connection, topic, payload))
+        await self.tables.transaction(lambda connection: record_event(connection, topic, payload))
         self.wake()
 
     def wake(self) -> None:
@@ -112,7 +112,7 @@ class EventBus:
 
     async def prune(self) -> None:
         """Delete old and excess events, which subscriptions that never come back would keep for ever."""
-        await self._tables.transaction(_prune)
+        await self.tables.transaction(_prune)
 
     async def close(self) -> None:
         tasks = [subscription.task for subscription in self._subscriptions.values()]
@@ -124,7 +124,7 @@ class _Subscription:
     """One subscriber with its cursor in the store."""
 
     def __init__(
-        self, name: str, topic: Topic, subscriber: Subscriber, tables: ExtensionTables, limits: KernelLimits
+        self, name: str, topic: Topic, subscriber: Subscriber, tables: ExtensionTables, limits: ExtensionLimits
     ) -> None:
         self.name = name
         self.has_news = asyncio.Event()

@@ -33,7 +33,7 @@ State = Literal["discovered", "unconfigured", "loaded", "starting", "running", "
 
 
 class ExtensionHost:
-    """An extension in the kernel: its object, its configuration and its state. No method raises."""
+    """An extension in the runtime: its object, its configuration and its state. No method raises."""
 
     def __init__(self, found: FoundExtension, extension: Any = None) -> None:
         self.id = found.id

@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from turnwire.core.backoff import Backoff
 from turnwire.core.errors import StoreError
-from turnwire.extensions.calls import KernelLimits, reason
+from turnwire.extensions.calls import ExtensionLimits, reason
 from turnwire.extensions.contract import ExtensionContext, ServiceProvider
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.manifest import FoundExtension, Manifest
@@ -29,11 +29,11 @@ One that fails because of the store is restarted for ever.
 
 
 class Loader:
-    """All extensions of one kernel."""
+    """All extensions of one runtime."""
 
     def __init__(
         self,
-        limits: KernelLimits,
+        limits: ExtensionLimits,
         may_run: Callable[[FoundExtension], bool] = lambda _: True,
     ) -> None:
         self._limits = limits

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -31,9 +31,9 @@ from turnwire.core.log.events import AttachedFile, Event
 from turnwire.core.log.files import Blob
 from turnwire.core.log.turns import Turn, TurnState
 from turnwire.core.run.runner import TurnRequest, TurnRunner
-from turnwire.extensions.calls import Background, KernelLimits, call, reason
-from turnwire.extensions.channels import NO_AGENT, ChannelHost, TurnListener, final_text
-from turnwire.extensions.contract import ContextProvider, MessageReceipt, OnChunk, OnToolCall, StreamStep
+from turnwire.extensions.calls import Background, ExtensionLimits, call, reason
+from turnwire.extensions.channels import NO_AGENT, ChannelHost, TurnListener, final_text, follow_turn
+from turnwire.extensions.contract import ContextProvider, MessageFields, MessageReceipt, OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.delivery import (
     Delivery,
     DeliveryQueue,
@@ -53,43 +53,39 @@ class MessageRouter:
     """Everything that an extension requests through its context."""
 
     def __init__(
-        self, store: Store, runner: TurnRunner, records: DeliveryRecords, bus: EventBus, limits: KernelLimits
+        self, store: Store, runner: TurnRunner, records: DeliveryRecords, bus: EventBus, limits: ExtensionLimits
     ) -> None:
         self._store = store
         self.runner = runner
-        self._records = records
+        self.records = records
         self._bus = bus
         self._limits = limits
         self._background = Background()
         self._undelivered: dict[str, Delivery] = {}
         self.channels: dict[str, ChannelHost] = {}
         self.starter = TurnStarter(store, runner, limits.extension_timeout)
-        self._queue = DeliveryQueue(store, self.channels, records, bus, limits, self._start)
+        self.queue = DeliveryQueue(store, self.channels, records, bus, limits, self._start)
 
-    async def accept(
-        self,
-        text: str,
-        user_id: str,
-        channel_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
-        attachments: Sequence[Blob] = (),
-    ) -> MessageReceipt:
+    async def accept(self, text: str, user_id: str, channel_id: str, **fields: Unpack[MessageFields]) -> MessageReceipt:
         """Commit the message and queue its turn. A blank message is answered with a blank text.
 
         Raises LookupError for a channel that is not registered, StoreError, and ShuttingDownError.
         """
         self.channel(channel_id)
-        text = clean_text(text).strip()
-        message_id = message_id or new_id()
+        text, attachments = clean_text(text).strip(), fields.get("attachments", ())
+        message_id = fields.get("message_id") or new_id()
         if not text and not attachments:
             return MessageReceipt(message_id, user_id, "")
-        key = delivery_key(channel_id, user_id, message_id)
-        principal = principal or f"{channel_id}:{user_id}"
+        message = Delivery(
+            key=delivery_key(channel_id, user_id, message_id),
+            channel_id=channel_id,
+            user_id=user_id,
+            principal=fields.get("principal") or f"{channel_id}:{user_id}",
+            agent_id=fields.get("agent_id"),
+            text=text,
+        )
         # In a task of its own: a caller that is cancelled must not leave a committed message unqueued.
-        task = self._background.run(self._accept(key, channel_id, user_id, principal, agent_id, text, attachments))
+        task = self._background.run(self._accept(message, attachments))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -98,23 +94,13 @@ class MessageRouter:
             raise
 
     async def handle_user_message(
-        self,
-        text: str,
-        user_id: str,
-        channel_id: str,
-        *,
-        principal: str | None = None,
-        message_id: str | None = None,
-        agent_id: str | None = None,
+        self, text: str, user_id: str, channel_id: str, **fields: Unpack[MessageFields]
     ) -> str:
         """Accept a message like `accept`, wait for the answer and return its text."""
-        receipt = await self.accept(
-            text, user_id, channel_id, principal=principal, message_id=message_id, agent_id=agent_id
-        )
-        return await receipt.answer()
+        return await (await self.accept(text, user_id, channel_id, **fields)).answer()
 
     def current_message(self, channel_id: str, user_id: str) -> MessageReceipt | None:
-        pending = self._queue.current(channel_id, user_id)
+        pending = self.queue.current(channel_id, user_id)
         return pending.receipt if pending else None
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None, *, owner: str = "kernel") -> str:
@@ -132,18 +118,21 @@ class MessageRouter:
     ) -> str:
         """Run the agent like `invoke_agent`, with callbacks. An error of a callback ends the turn and is raised."""
 
-        async def send_chunk(text: str) -> None:
-            await call(self._limits.channel_timeout, on_chunk, text)
+        limit = self._limits.channel_timeout
 
-        async def send_step(step: StreamStep) -> None:
-            if on_tool_call is not None and step.kind == "tool" and step.phase == "started":
-                await call(self._limits.channel_timeout, on_tool_call, step.name)
+        class Callbacks(TurnListener):
+            async def send_chunk(self, text: str) -> None:
+                await call(limit, on_chunk, text)
 
-        return await self._invoke(prompt, agent_id, owner, TurnListener(send_chunk, send_step))
+            async def send_step(self, step: StreamStep) -> None:
+                if on_tool_call is not None and step.kind == "tool" and step.phase == "started":
+                    await call(limit, on_tool_call, step.name)
+
+        return await self._invoke(prompt, agent_id, owner, Callbacks())
 
     async def cancel(self, channel_id: str, user_id: str) -> bool:
         """Cancel the answer to this user and those that wait behind it, without taking a lock."""
-        unfinished = [pending for pending in self._queue.pending(channel_id, user_id) if not pending.has_ended]
+        unfinished = [pending for pending in self.queue.pending(channel_id, user_id) if not pending.has_ended]
         for pending in unfinished:
             # A delivery whose turn is being started is cancelled as soon as the turn exists.
             pending.is_cancelled = True
@@ -152,51 +141,41 @@ class MessageRouter:
         return bool(unfinished)
 
     async def new_session(self, channel_id: str, user_id: str) -> None:
-        await self._records.new_conversation(channel_id, user_id)
+        await self.records.new_conversation(channel_id, user_id)
 
     async def load_undelivered(self) -> None:
         """Load the deliveries that earlier processes left. Raises StoreError."""
-        self._undelivered = {delivery.key: delivery for delivery in await self._records.undelivered()}
+        self._undelivered = {delivery.key: delivery for delivery in await self.records.undelivered()}
 
     def resume(self, channel_id: str) -> None:
         """Queue the deliveries that were left to a channel, before it receives new messages."""
         for delivery in list(self._undelivered.values()):
             if delivery.channel_id == channel_id and channel_id in self.channels:
                 del self._undelivered[delivery.key]
-                self._queue.add(delivery, is_resumed=True)
+                self.queue.add(delivery, is_resumed=True)
 
     async def drop(self, channel_id: str) -> None:
         """Leave the deliveries of a channel to the process that runs the channel now."""
-        await self._queue.drop(channel_id)
+        await self.queue.drop(channel_id)
 
     async def close(self) -> None:
         await self._background.close(self._limits.closing_patience)
-        await self._queue.close(self._limits.closing_patience)
+        await self.queue.close(self._limits.closing_patience)
 
-    async def _accept(
-        self,
-        key: str,
-        channel_id: str,
-        user_id: str,
-        principal: str,
-        agent_id: str | None,
-        text: str,
-        attachments: Sequence[Blob],
-    ) -> MessageReceipt:
+    async def _accept(self, message: Delivery, attachments: Sequence[Blob]) -> MessageReceipt:
+        channel_id, user_id = message.channel_id, message.user_id
         if attachments:
             # The files are stored before the message, so that a durable message has all its files.
-            session = await self._records.conversation(channel_id, user_id)
-            await self.starter.keep_files(key, principal, session, attachments)
-        delivery, is_new = await self._records.add(
-            key, channel_id, user_id, principal=principal, agent_id=agent_id, text=text
-        )
+            session = await self.records.conversation(channel_id, user_id)
+            await self.starter.keep_files(message.key, message.principal, session, attachments)
+        delivery, is_new = await self.records.add(message)
         if channel_id not in self.channels:
             raise ShuttingDownError  # The store has the message: the process that runs the channel answers it.
-        self._undelivered.pop(key, None)
+        self._undelivered.pop(delivery.key, None)
         self._bus.wake()
         if delivery.delivered_at is not None:
             return MessageReceipt(delivery.message_id, user_id, await self._past_answer(delivery))
-        return self._queue.add(delivery, is_resumed=not is_new)
+        return self.queue.add(delivery, is_resumed=not is_new)
 
     async def _start(self, pending: PendingDelivery) -> None:
         """Start the turn of an accepted message. Raises TurnwireError."""
@@ -213,7 +192,7 @@ class MessageRouter:
             on_busy=channel.channel.on_busy if channel else "enqueue",
         )
         pending.delivery = replace(delivery, turn_id=accepted.record.id)
-        await self._records.set_turn(pending.delivery)
+        await self.records.set_turn(pending.delivery)
         if pending.is_cancelled:
             await self.runner.cancel(accepted.record.id)
 
@@ -225,13 +204,13 @@ class MessageRouter:
         return final_text(state) if state else ""
 
     async def _invoke(self, prompt: str, agent_id: str | None, owner: str, listener: TurnListener) -> str:
-        session = await self._records.conversation(owner, _OWN_SESSION)
+        session = await self.records.conversation(owner, _OWN_SESSION)
         principal = f"extension:{owner}"
         starting = self._background.run(
             self.starter.start(prompt.strip(), principal=principal, session=session, agent_id=agent_id, channel=owner)
         )
         try:
-            state = await listener.listen(self._store, (await asyncio.shield(starting)).record.id)
+            state = await follow_turn(self._store, (await asyncio.shield(starting)).record.id, listener)
         except NoAgentError:
             return NO_AGENT
         except BaseException as error:

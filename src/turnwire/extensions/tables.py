@@ -1,4 +1,4 @@
-"""The tables of extensions in the store: those of the kernel, and those that an extension creates."""
+"""The tables of extensions in the store: those of the runtime, and those that an extension creates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from turnwire.core.contracts.stores import NamedLeases, SqlConnection, TableStore
 from turnwire.core.errors import ShuttingDownError
+from turnwire.extensions.calls import Background
 
 T = TypeVar("T")
 
@@ -23,12 +24,12 @@ TABLES = (
         turn_id TEXT, answer TEXT, delivered_at BIGINT)""",
     "CREATE INDEX IF NOT EXISTS channel_delivery_by_number ON turnwire.channel_delivery (channel_id, number)",
 )
-"""The tables of the kernel: events and who has read them, the conversations of channels, and accepted messages until
+"""The tables of the runtime: events and who has read them, the conversations of channels, and accepted messages until
 their answers are delivered."""
 
 
 class ExtensionTables:
-    """The tables of one extension, or of the kernel, with transactions in the order in which they were made.
+    """The tables of one extension, or of the runtime, with transactions in the order in which they were made.
 
     They move with the extension to another machine, which its folder does not. See `TableStore` for the statements that
     every store understands. The names of the tables begin with the extension's id: `turnwire.notes_pages`.
@@ -40,7 +41,7 @@ class ExtensionTables:
         self._leases = leases
         self._owner = owner
         self._order = asyncio.Lock()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._background = Background()
         self._is_closed = False
 
     @property
@@ -60,9 +61,7 @@ class ExtensionTables:
         """
         if self._is_closed:
             raise ShuttingDownError
-        task = asyncio.create_task(self._run(work, self._fence(self._owner or owner)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._background.run(self._run(work, self._fence(self._owner or owner)))
         # The exception is retrieved here, because a caller that is cancelled leaves it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return asyncio.shield(task)
@@ -90,5 +89,5 @@ class ExtensionTables:
     async def close(self) -> None:
         """Finish the transactions that were made before."""
         self._is_closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._background.tasks:
+            await asyncio.wait(self._background.tasks)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -340,8 +340,8 @@ def _checked_principal(found: object) -> str | None:
     if found is None or isinstance(found, str):
         return found
     if isinstance(found, Coroutine):
-        found.close()
-    kind = type(found).__name__
+        cast("Coroutine[object, object, object]", found).close()
+    kind = type(cast("object", found)).__name__
     logger.error("authenticate returned a %s; it must be a plain function that returns a name or None", kind)
     raise HttpError(500, "authenticate_failed", "the server cannot tell who is calling; its log tells more")
 

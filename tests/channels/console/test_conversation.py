@@ -74,7 +74,7 @@ class ShownTurn:
         self.script = script
         self.terminal = Terminal()
         self.conversation = Conversation(host, self.terminal.view, keyboard, key_grace=settle)
-        self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay", None, None)))
+        self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay")))
 
     async def sees(self, text: str) -> None:
         await until(lambda: any(text in line for line in self.terminal.transcript))

@@ -42,7 +42,7 @@ async def host_of(url: str, key: str | None = None, limits: ReconnectLimits = PA
 
 async def converse(host: Host, message: str = "Hello", **options: Any) -> list[Any]:
     async with asyncio.timeout(PATIENCE):
-        turn = host.converse(message, options.get("session_id"), options.get("agent"))
+        turn = host.converse(message, **options)
         async with aclosing(turn):
             return [update async for update in turn]
 
@@ -63,9 +63,7 @@ async def test_converse_yields_the_events_of_the_log(tmp_path: Path) -> None:
         assert [update.body.decode() for update in updates] == [frame.data for frame in frames]
         (session,) = await host.sessions(10)
         assert (session.id, session.title, session.turn_count) == (updates[0].event.session_id, "Hello", 1)
-        exchange = await host.last_exchange(session.id)
-        assert exchange is not None
-        assert (exchange.message, exchange.answer) == ("Hello", "Hello you.")
+        assert await host.last_exchange(session.id) == ("Hello", "Hello you.")
         again = await converse(host, "Again", session_id=session.id)
         assert again[0].event.session_id == session.id
 
@@ -118,7 +116,7 @@ async def test_cancel_ends_the_turn_on_the_server(tmp_path: Path) -> None:
     puppet = Puppet()
     turnwire = Turnwire(puppet, settings=quick_settings(tmp_path))
     async with serving(turnwire) as server, host_of(server.url) as host:
-        turn = host.converse("Hello", None, None)
+        turn = host.converse("Hello")
         async with aclosing(turn):
             first = await within(anext(turn))
             assert isinstance(first, ReceivedEvent)

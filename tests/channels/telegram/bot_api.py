@@ -105,11 +105,11 @@ class BotApi:
         self._messages: dict[int, dict[int, Message]] = defaultdict(dict)
         self._drafts: dict[int, Draft] = {}
         self._faults: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
-        self._threads: dict[int, set[int]] = defaultdict(set)
+        self.threads: dict[int, set[int]] = defaultdict(set)
         self._counters: dict[int, itertools.count[int]] = defaultdict(lambda: itertools.count(101))
         self._update_ids = itertools.count(9001)
-        self._updates: list[dict[str, Any]] = []
-        self._poll = 0
+        self.updates: list[dict[str, Any]] = []
+        self.polls = 0
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._posting: asyncio.Task[None] | None = None
@@ -166,7 +166,7 @@ class BotApi:
         self.rates.close(chat_id, seconds)
 
     def open_topic(self, chat_id: int, thread_id: int) -> None:
-        self._threads[chat_id].add(thread_id)
+        self.threads[chat_id].add(thread_id)
 
     def delete(self, chat_id: int, message_id: int) -> None:
         del self._messages[chat_id][message_id]
@@ -237,12 +237,12 @@ class BotApi:
         self.tell({"stopped_message_generation": {"chat": {"id": chat_id}, "draft_id": str(draft.draft_id)}})
 
     def tell(self, update: dict[str, Any]) -> None:
-        self._updates.append({"update_id": next(self._update_ids), **update})
+        self.updates.append({"update_id": next(self._update_ids), **update})
         self._changed.set()
 
     def again(self, update: dict[str, Any]) -> None:
         """Telegram tells something a second time."""
-        self._updates.append(update)
+        self.updates.append(update)
         self._changed.set()
 
     def _next_id(self, chat_id: int) -> int:
@@ -413,26 +413,26 @@ class BotApi:
     async def _do_getUpdates(self, params: dict[str, Any]) -> Any:
         if self.webhook is not None:
             raise Refused(409, "Conflict: can't use getUpdates method while webhook is active")
-        self._poll += 1
-        poll = self._poll
+        self.polls += 1
+        poll = self.polls
         self._changed.set()
         if (offset := params.get("offset")) is not None:
-            self._updates = [update for update in self._updates if update["update_id"] >= offset]
+            self.updates = [update for update in self.updates if update["update_id"] >= offset]
         deadline = self.clock.now() + params.get("timeout", 0)
-        while not self._wanted(params) and self.clock.now() < deadline and poll == self._poll:
+        while not self._wanted(params) and self.clock.now() < deadline and poll == self.polls:
             self._changed.clear()
             try:
                 async with asyncio.timeout(deadline - self.clock.now()):
                     await self._changed.wait()
             except TimeoutError:
                 break
-        if poll != self._poll:
+        if poll != self.polls:
             raise Refused(409, "Conflict: terminated by other getUpdates request")
         return self._wanted(params)
 
     def _wanted(self, params: dict[str, Any]) -> list[dict[str, Any]]:
         allowed = params.get("allowed_updates") or []
-        return [update for update in self._updates if any(kind in update for kind in allowed)]
+        return [update for update in self.updates if any(kind in update for kind in allowed)]
 
     def _do_deleteWebhook(self, params: dict[str, Any]) -> Any:
         self.webhook = None
@@ -447,17 +447,17 @@ class BotApi:
         """As Telegram does: one after the other, again until it is taken."""
         async with httpx.AsyncClient(trust_env=False, verify=False) as http:
             while self.webhook is not None:
-                while not self._updates:
+                while not self.updates:
                     self._changed.clear()
                     await self._changed.wait()
                 url, secret = self.webhook
                 headers = {"X-Telegram-Bot-Api-Secret-Token": secret} if secret else {}
                 try:
-                    answer = await http.post(url, json=self._updates[0], headers=headers)
+                    answer = await http.post(url, json=self.updates[0], headers=headers)
                 except httpx.HTTPError:
                     answer = None
                 if answer is not None and answer.status_code == 200:
-                    self._updates.pop(0)
+                    self.updates.pop(0)
                 else:
                     await self.clock.sleep(1)
 
@@ -470,7 +470,7 @@ class BotApi:
         if chat_id not in self._messages:
             raise Refused(400, "Bad Request: chat not found")
         thread_id = params.get("message_thread_id")
-        if thread_id is not None and thread_id not in self._threads[chat_id]:
+        if thread_id is not None and thread_id not in self.threads[chat_id]:
             raise Refused(400, "Bad Request: message thread not found")
         return chat_id
 

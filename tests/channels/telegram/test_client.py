@@ -22,9 +22,10 @@ from turnwire.channels.telegram.client import (
 
 
 async def failure(api: BotApi, method: str, token: str = TOKEN, url: str | None = None, **params: Any) -> TelegramError:
-    async with client.BotApi(token, url or api.url, api.clock) as calling:
-        with pytest.raises(TelegramError) as caught:
-            await calling.call(method, params)
+    calling = client.BotApi(token, url or api.url, api.clock)
+    with pytest.raises(TelegramError) as caught:
+        await calling.call(method, params)
+    await calling.close()
     return caught.value
 
 
@@ -77,7 +78,8 @@ async def test_token_is_in_no_log_error_or_file(world: World, caplog: pytest.Log
 
 
 async def test_log_filters_are_removed_with_the_client(clock: Clock) -> None:
-    before = {name: len(logging.getLogger(name).filters) for name in client._LOGGERS}
-    async with client.BotApi(TOKEN, "http://127.0.0.1:9", clock):
-        assert all(len(logging.getLogger(name).filters) == count + 1 for name, count in before.items())
+    before = {name: len(logging.getLogger(name).filters) for name in client.LOGGERS}
+    opened = client.BotApi(TOKEN, "http://127.0.0.1:9", clock)
+    assert all(len(logging.getLogger(name).filters) == count + 1 for name, count in before.items())
+    await opened.close()
     assert {name: len(logging.getLogger(name).filters) for name in before} == before

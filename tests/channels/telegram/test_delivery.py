@@ -198,9 +198,8 @@ async def test_first_message_of_the_next_process_is_not_sent_twice(world: World)
 async def test_message_that_was_sent_among_many_others_is_found(world: World) -> None:
     world.agent = saying("Short.")
     await world.start()
-    opened = world.channel._open
-    assert opened is not None
-    records, set_part = opened._records, opened._records.set_part
+    opened = world.channel.opened
+    records, set_part = opened.records, opened.records.set_part
 
     async def set_part_slowly(answer_id: str, number: int, part: MessagePart | None) -> None:
         await set_part(answer_id, number, part)
@@ -223,16 +222,15 @@ async def test_two_lost_messages_of_one_chat_are_two(world: World) -> None:
     world.agent = gate
     await world.start()
     await ask_and_wait(world)
-    opened = world.channel._open
-    assert opened is not None
-    message_ids = opened._records.message_ids
+    opened = world.channel.opened
+    message_ids = opened.records.message_ids
 
     async def slow_message_ids(chat_id: int, after: int) -> set[int]:
         found = await message_ids(chat_id, after)
         await world.clock.sleep(60)
         return found
 
-    opened._records.message_ids = slow_message_ids  # type: ignore[method-assign]
+    opened.records.message_ids = slow_message_ids  # type: ignore[method-assign]
     world.api.plan("sendMessage", "cut", "cut")
     await gate.say()
     await world.channel.send_to_user("7", "By the way: tea is ready.")
@@ -342,20 +340,19 @@ async def test_full_messages_are_not_edited_when_the_answer_is_complete(world: W
 @pytest.mark.parametrize("method", ["begin", "answer", "parts", "set_part", "set_state"])
 async def test_failure_of_the_records_delays_the_answer(world: World, method: str) -> None:
     await world.start()
-    opened = world.channel._open
-    assert opened is not None
-    works, failures = getattr(opened._records, method), [StoreError("one moment"), StoreError("another moment")]
+    opened = world.channel.opened
+    works, failures = getattr(opened.records, method), [StoreError("one moment"), StoreError("another moment")]
 
     async def fail_twice(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return await works(*args)
 
-    setattr(opened._records, method, fail_twice)
+    setattr(opened.records, method, fail_twice)
     await ask_and_wait(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["You said: hello"]
-    assert (await opened._records.undelivered(), method == "begin" or not failures) == ([], True)
+    assert (await opened.records.undelivered(), method == "begin" or not failures) == ([], True)
 
 
 async def test_answer_whose_commit_took_too_long_is_posted_when_it_is_delivered_again(world: World) -> None:
@@ -365,10 +362,9 @@ async def test_answer_whose_commit_took_too_long_is_posted_when_it_is_delivered_
     await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
-    opened, text = world.channel._open, "An answer that is long enough to be shown at once. The end."
-    assert opened is not None
+    opened, text = world.channel.opened, "An answer that is long enough to be shown at once. The end."
     # The kernel gave the call up, and the transaction was finished all the same.
-    await opened._records.finish(Answer("7:101", "7", "final", text))
+    await opened.records.finish(Answer("7:101", "7", "final", text))
     await world.channel.send_to_user("7", text)
     await world.api.until(lambda: [(shown.text, shown.buttons) for shown in world.api.shown(ADA)] == [(text, [])])
 
@@ -380,13 +376,12 @@ async def test_process_that_lost_the_channel_edits_nothing(world: World, caplog:
     await ask_and_wait(world)
     await gate.say()
     await world.api.until(lambda: world.api.shown(ADA))
-    opened = world.channel._open
-    assert opened is not None
+    opened = world.channel.opened
 
     async def refuse() -> None:
         raise ShuttingDownError
 
-    opened._records.check = refuse  # type: ignore[method-assign]
+    opened.records.check = refuse  # type: ignore[method-assign]
     await gate.say()
     await asyncio.wait(opened.answers.background.tasks, timeout=world.api.patience)
     assert world.api.made("editMessageText") == []

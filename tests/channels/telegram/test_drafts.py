@@ -101,7 +101,7 @@ async def test_stop_of_another_draft_cancels_nothing(world: World) -> None:
     await gate.say()
     await world.api.until(lambda: world.api.draft(ADA))
     world.api.tell({"stopped_message_generation": {"chat": {"id": ADA}, "draft_id": "1"}})
-    await world.api.until(lambda: not world.api._updates)
+    await world.api.until(lambda: not world.api.updates)
     gate.end()
     await world.delivered()
     assert world.kernel.cancelled == []

@@ -85,7 +85,7 @@ async def test_command_with_the_bots_name_is_obeyed(world: World) -> None:
 async def test_answer_to_a_deleted_private_topic_goes_to_the_chat(world: World) -> None:
     await world.start()
     world.api.says(ADA, "hello", thread_id=5)
-    world.api._threads[ADA].clear()
+    world.api.threads[ADA].clear()
     await world.api.until(lambda: world.api.texts(ADA))
     await world.delivered()
     assert world.api.texts(ADA) == ["You said: hello"]

@@ -200,7 +200,7 @@ async def test_answer_that_telegram_sends_again_is_no_new_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = await asking(world, question(None))
-    records = world.channel._open._records  # type: ignore[union-attr]
+    records = world.channel.opened.records
 
     async def crash(_: int) -> None:
         raise StoreAwayError("the database")

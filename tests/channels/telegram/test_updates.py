@@ -11,7 +11,8 @@ from tests.channels.telegram.agents import Gated
 from tests.channels.telegram.bot_api import TOKEN, Refused
 from tests.channels.telegram.world import ADA, World
 from turnwire.channels.telegram.client import Clock
-from turnwire.channels.telegram.updates import ReceiverHealth
+from turnwire.channels.telegram.config import TelegramConfig
+from turnwire.channels.telegram.updates import UpdateReceiver
 from turnwire.core.errors import StoreError
 
 SECRET = "a-Secret_42"
@@ -33,7 +34,7 @@ async def healthy(world: World, state: str) -> None:
 async def test_update_that_comes_twice_is_handled_once(world: World) -> None:
     await world.start()
     world.api.says(ADA, "hello")
-    update = world.api._updates[0]
+    update = world.api.updates[0]
     await world.api.until(lambda: world.api.texts(ADA))
     world.api.again(update)
     world.api.says(ADA, "more")
@@ -68,7 +69,7 @@ async def test_confirmed_update_is_answered_after_a_crash(world: World) -> None:
     world.agent = Gated()
     await world.start()
     world.api.says(ADA, "hello")
-    await world.api.until(lambda: world.kernel.received and not world.api._updates)
+    await world.api.until(lambda: world.kernel.received and not world.api.updates)
     await world.crash()
     await world.start()
     await world.api.until(lambda: world.kernel.received)
@@ -86,11 +87,11 @@ async def test_update_that_the_kernel_has_not_accepted_is_sent_again(world: Worl
 
     world.kernel.accept = fail_once  # type: ignore[method-assign]
     world.api.says(ADA, "hello")
-    assert world._service is not None
+    assert world.service is not None
     with pytest.raises(StoreError):
-        await world._service
+        await world.service
     # The kernel starts the service again, and Telegram sends the update again.
-    world._service = asyncio.create_task(world.channel.run_background())
+    world.service = asyncio.create_task(world.channel.run_background())
     await world.api.until(lambda: world.api.texts(ADA) == ["You said: hello"])
     await world.delivered()
     assert len(world.kernel.received) == 1
@@ -112,7 +113,7 @@ async def test_failing_command_does_not_block_the_next_update(world: World, capl
 
 async def test_second_poller_degrades_the_channel_until_it_is_gone(world: World) -> None:
     await world.start()
-    await world.api.until(lambda: world.api._poll)
+    await world.api.until(lambda: world.api.polls)
     await healthy(world, "running")
     async with httpx.AsyncClient(base_url=f"{world.api.url}/bot{TOKEN}/", trust_env=False, timeout=30) as other:
         other_poll = asyncio.create_task(other.post("getUpdates", json={"timeout": 30, "allowed_updates": ["message"]}))
@@ -174,15 +175,20 @@ class ManualClock(Clock):
 
 def test_silence_degrades_polling_but_not_a_webhook() -> None:
     clock = ManualClock()
-    health = ReceiverHealth(clock)
-    clock.time = 100
-    health.succeed()
-    clock.time = 240
-    assert health.check(30).state == "running"
-    clock.time = 260
-    assert health.check(30).state == "degraded"
+    polling, webhook = (receiver(clock, webhook_url=url) for url in (None, "https://example.org/telegram"))
+    clock.time = 140
+    assert polling.health().state == "running"
+    clock.time = 160
+    assert polling.health().state == "degraded"
     # A webhook is silent until a person writes.
-    assert health.check(None).state == "running"
+    assert webhook.health().state == "running"
+
+
+def receiver(clock: Clock, **config: Any) -> UpdateReceiver:
+    async def ignore(updates: Any, bot: Any) -> None: ...
+
+    api: Any = None
+    return UpdateReceiver(api, clock, TelegramConfig.model_validate(config), "", ignore)
 
 
 # Webhook

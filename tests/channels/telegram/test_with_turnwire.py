@@ -61,7 +61,7 @@ def pass_hour(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 async def test_answer_grows_while_the_agent_works(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet) as turnwire:
-        assert turnwire.kernel is not None
+        assert turnwire.extensions is not None
         api.says(ADA, "hello")
         part = await puppet.part()
         assert part.turn.message == "hello"

@@ -40,7 +40,10 @@ class Kernel:
     extension_id = "telegram"
     data_folder = Path("unused")
 
-    def __init__(self, kept: MemoryStore, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent) -> None:
+    def __init__(
+        self, kept: MemoryStore, config: Mapping[str, Any], secrets: Mapping[str, str], agent: Agent, clock: Clock
+    ) -> None:
+        self.clock = clock
         self.tables = ExtensionTables(MemoryStore(kept))
         self.config = config
         self.logger = logging.getLogger("turnwire.extensions.telegram")
@@ -176,8 +179,7 @@ class Kernel:
         return "".join(pieces)
 
     async def _timed(self, call: Any) -> None:
-        assert self.channel is not None
-        clock = self.channel._clock
+        clock = self.clock
         began = clock.now()
         await call
         self.spent.append(clock.now() - began)
@@ -248,43 +250,41 @@ class World:
         self.config: dict[str, Any] = {"api_url": api.url, "allowed_users": [ADA, BOB], "polling_timeout": 30}
         self.secrets = {"TELEGRAM_BOT_TOKEN": TOKEN}
         self.agent: Agent = echo
-        self.kernel = Kernel(self.kept, {}, {}, echo)
+        self.kernel = Kernel(self.kept, {}, {}, echo, clock)
         self.channel = TelegramChannel(clock)
-        self._service: asyncio.Task[None] | None = None
+        self.service: asyncio.Task[None] | None = None
 
     async def start(self, **config: Any) -> None:
         """A new process: nothing is left of an earlier one but its tables, and what its kernel has kept."""
         self.config |= config
         old = self.kernel
-        self.kernel = Kernel(self.kept, self.config, self.secrets, self.agent)
+        self.kernel = Kernel(self.kept, self.config, self.secrets, self.agent, self.clock)
         self.kernel.answers, self.kernel.delivered = old.answers, old.delivered
         self.channel = self.kernel.channel = TelegramChannel(self.clock)
         await self.channel.initialize(self.kernel)  # type: ignore[arg-type]
         await self.channel.start()
         self.kernel.resume(old.accepted, old.delivered)
-        self._service = asyncio.create_task(self.channel.run_background())
+        self.service = asyncio.create_task(self.channel.run_background())
 
     async def crash(self) -> None:
         """Everything ends where it stands."""
-        if self._service is not None:
-            self._service.cancel()
+        if self.service is not None:
+            self.service.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await self._service
+                await self.service
         await self.kernel.close()
         await self.channel.stop()
 
     async def service_ended(self) -> None:
         """Wait for the end of the background service. Raises what has ended it."""
-        assert self._service is not None
+        assert self.service is not None
         async with asyncio.timeout(self.api.patience):
-            await self._service
+            await self.service
 
     async def delivered(self) -> None:
         """Until everything has been answered and has arrived."""
         async with asyncio.timeout(self.api.patience):
-            opened = self.channel._open
-            assert opened is not None
-            while working := {*opened.tasks, *self.kernel.working}:
+            while working := {*self.channel.opened.tasks, *self.kernel.working}:
                 await asyncio.wait(working, timeout=self.api.patience)
                 # What has ended leaves its set in a callback.
                 await asyncio.sleep(0)

@@ -15,8 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
-from turnwire.channels.console.conversation import KEY_GRACE_SECONDS
-from turnwire.channels.console.keyboard import Keyboard
+from turnwire.channels.console.keyboard import KEY_GRACE_SECONDS, Keyboard
 from turnwire.channels.console.screen import Screen, process_screen
 from turnwire.channels.console.view import LiveView, PlainView, View, call_label, clean_line, render_answer
 from turnwire.core.errors import TurnwireError

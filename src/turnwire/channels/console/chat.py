@@ -19,9 +19,10 @@ from turnwire.channels.console.conversation import Conversation
 from turnwire.channels.console.host import Host
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
-from turnwire.channels.console.view import View, one_line, render_answer
+from turnwire.channels.console.view import View, clean_line, one_line, render_answer
 from turnwire.cli.server_errors import HostError
 from turnwire.client import ReceivedEvent, TurnUpdate
+from turnwire.core.log.codec import clean_text
 from turnwire.core.log.events import DoneEvent, MessageEvent, SessionEvent
 
 COMMANDS = {
@@ -116,7 +117,7 @@ class Chat:
                     await self._converse(text.strip())
 
     async def _converse(self, message: str) -> None:
-        await self._show(self._host.converse(message, self._session_id, self._agent))
+        await self._show(self._host.converse(message, session_id=self._session_id, agent=self._agent))
         while self._sent:
             sent = self._sent.pop(0)
             # A message that has joined the running turn was answered there.
@@ -149,7 +150,8 @@ class Chat:
             view.line(f"next: {one_line(line.removeprefix('/queue '))}")
         else:
             session_id = conversation.presenter.session_id
-            self._sent.append(SentMessage(line, self._host.converse(line, session_id, self._agent, "steer")))
+            turn = self._host.converse(line, session_id=session_id, agent=self._agent, on_busy="steer")
+            self._sent.append(SentMessage(line, turn))
             view.line(f"sent: {one_line(line)}")
 
     async def _pick_session(self) -> None:
@@ -162,7 +164,7 @@ class Chat:
             turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
             self._screen.print(
                 Text.assemble(
-                    f"{bullet}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {turns}", "dim")
+                    f"{bullet}{number:>3}  ", clean_line(session.title or "(no title)", 60), (f"  {turns}", "dim")
                 )
             )
         picked = await self._prompt.answer("Number (Enter for none)? ")
@@ -171,11 +173,10 @@ class Chat:
             return
         session = sessions[int(picked) - 1]
         self._session_id = session.id
-        self._say(f"Continuing “{one_line(session.title, 60)}”.")
-        exchange = await self._host.last_exchange(session.id)
-        if exchange is not None:
-            message = Text(f"› {one_line(exchange.message)}", "dim")
-            self._screen.print(message, Text(), *render_answer(exchange.answer), Text())
+        self._say(f"Continuing “{clean_line(session.title or '', 60)}”.")
+        if (exchange := await self._host.last_exchange(session.id)) is not None:
+            message, answer = map(clean_text, exchange)
+            self._screen.print(Text(f"› {one_line(message)}", "dim"), Text(), *render_answer(answer), Text())
 
     async def _pick_agent(self, name: str) -> None:
         if name:

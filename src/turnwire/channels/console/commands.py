@@ -17,8 +17,7 @@ from turnwire.cli.commands import TALK, Commands
 from turnwire.cli.options import Data, Key, Sections, Url, complete_id, fail, takes_plugin_options
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.embedded import HostOptions
-    from turnwire.channels.console.host import Host
+    from turnwire.channels.console.host import Host, HostOptions
     from turnwire.channels.console.view import View
     from turnwire.client import TurnUpdate
 
@@ -130,7 +129,7 @@ def _host_options(
     *,
     channel: bool = False,
 ) -> "HostOptions":
-    from turnwire.channels.console.embedded import HostOptions
+    from turnwire.channels.console.host import HostOptions
 
     options = HostOptions(data, url, key, tuple(agents or ()), sections, embedded, tuple(extensions or ()), channel)
     if url is not None and options.must_be_embedded:
@@ -143,7 +142,7 @@ async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> 
     from rich.text import Text
 
     from turnwire.channels.console.chat import Chat
-    from turnwire.channels.console.embedded import open_host
+    from turnwire.channels.console.host import open_host
     from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.channels.console.view import LiveView, PlainView
 
@@ -177,7 +176,7 @@ async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
 
     from turnwire.channels.console.channel import USER
     from turnwire.channels.console.chat import Prompt
-    from turnwire.channels.console.embedded import open_channel
+    from turnwire.channels.console.host import open_channel
     from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.core.errors import TurnwireError
     from turnwire.extensions.calls import Background
@@ -221,7 +220,7 @@ async def _ask(
     from rich.console import Console
 
     from turnwire.channels.console.conversation import Conversation
-    from turnwire.channels.console.embedded import open_host
+    from turnwire.channels.console.host import open_host
     from turnwire.channels.console.keyboard import Keyboard
     from turnwire.channels.console.screen import Screen, terminal_console
     from turnwire.channels.console.view import JsonView, LiveView, PlainView
@@ -237,7 +236,7 @@ async def _ask(
         conversation = Conversation(host, view, keyboard)
         session = await _session_id(host, session_id)
         attachments = [attachment(path) for path in files]
-        turn = host.converse(question, session, options.agent_name, attachments=attachments)
+        turn = host.converse(question, session_id=session, agent=options.agent_name, attachments=attachments)
         if not json:
             turn = _announced(turn, view, f"answered by {host.name}")
         with keyboard.listening() if keyboard else nullcontext():

@@ -3,12 +3,12 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, assert_never
 
 from turnwire.channels.console.host import Host
-from turnwire.channels.console.keyboard import Keyboard
+from turnwire.channels.console.keyboard import KEY_GRACE_SECONDS, Keyboard
 from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
 from turnwire.cli.server_errors import HostError
 from turnwire.client import ConnectionLost, ConnectionRestored, Gap, ReceivedEvent, Reset, TurnUpdate
@@ -41,11 +41,10 @@ from turnwire.core.log.events import (
     UsageEvent,
 )
 from turnwire.core.people.schemas import TextForm
+from turnwire.extensions.calls import Background
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0
-KEY_GRACE_SECONDS = 0.5
-"""Keys pressed this soon after a question were meant for something else."""
 
 _THOUGHT_LENGTH = 50
 _QUOTE_LENGTH = 100
@@ -242,7 +241,7 @@ class Conversation:
         self._questions: dict[str, QuestionEvent] = {}
         """The questions without a reply, by their ids."""
         self._forms: dict[str, TextForm] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._stopping_since: float | None = None
         self._leave_requested: asyncio.Future[None] | None = None
 
@@ -259,9 +258,10 @@ class Conversation:
                 raise UserLeft
             reader.result()
         finally:
-            for task in (reader, painter, *self._tasks):
+            tasks = (reader, painter, *self._background.tasks)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, painter, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._view.ask(None)
             self._view.close()
 
@@ -279,7 +279,7 @@ class Conversation:
         if self.presenter.turn_id is None:
             self._leave()  # No turn has started yet.
         else:
-            self._spawn(self._cancel(self.presenter.turn_id))
+            self._background.run(self._cancel(self.presenter.turn_id))
 
     def _leave(self) -> None:
         if self._leave_requested is not None and not self._leave_requested.done():
@@ -326,7 +326,7 @@ class Conversation:
     def _request_decision(self, call: ApprovalRequestEvent) -> None:
         if self._keyboard is None:
             self._view.line("refused: there is no terminal to ask for consent", "warning")
-            self._spawn(self._decide(call, approved=False, reason="there was no terminal to ask for consent"))
+            self._background.run(self._decide(call, approved=False, reason="there was no terminal to ask for consent"))
             return
         self._undecided.add(call.call_id)
         self._pending_calls.append(call)
@@ -335,7 +335,7 @@ class Conversation:
     def _request_reply(self, question: QuestionEvent) -> None:
         if self._keyboard is None:
             self._view.line("not answered: there is no terminal to ask", "warning")
-            self._spawn(self._reply(question.id, None, reason="there was no terminal to ask"))
+            self._background.run(self._reply(question.id, None, reason="there was no terminal to ask"))
             return
         self._questions[question.id] = question
         self._forms[question.id] = TextForm(clean_line(question.prompt), question.schema)
@@ -358,7 +358,7 @@ class Conversation:
             self._view.line(problem, "warning")
         elif form.is_complete:
             del self._forms[question_id]
-            self._spawn(self._reply(question_id, form.value))
+            self._background.run(self._reply(question_id, form.value))
         self._show_question()
         return True
 
@@ -386,7 +386,7 @@ class Conversation:
         is_past_grace = time.monotonic() - self._question_at >= self._key_grace
         if is_past_grace and key in "yYnN\r\n" and self._pending_calls:
             call = self._pending_calls.pop(0)
-            self._spawn(self._decide(call, approved=key in "yY"))
+            self._background.run(self._decide(call, approved=key in "yY"))
             self._show_question()
 
     def _on_decided(self, call_id: str) -> None:
@@ -404,11 +404,6 @@ class Conversation:
             if error.is_away and call.call_id in self._undecided:
                 self._pending_calls.insert(0, call)
                 self._show_question()
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 @contextmanager

@@ -19,6 +19,10 @@ _ESCAPES = re.compile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|O.|[^\\[O])")
 _BACKSPACE, _CLEAR, _END = ("\x7f", "\x08"), "\x15", "\x04"
 
 
+KEY_GRACE_SECONDS = 0.5
+"""Keys pressed this soon after a question were meant for something else."""
+
+
 class Keyboard:
     """Collects typed text. With `collects=False` the input is left unread, for the program that runs next."""
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, TextIO
 
 from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -33,20 +33,20 @@ class Source(Struct, frozen=True):
     url: str = ""
 
 
-class View(Protocol):
-    """A view of one answer while it streams. `depth` is how many sub-agents deep a step is."""
+class View:
+    """A view of one answer while it streams; a method that a view does not need does nothing.
+
+    `depth` is how many sub-agents deep a step is.
+    """
 
     def receive(self, body: bytes) -> None:
         """Handle the stored JSON of an event, before the event is shown as text."""
-        ...
 
     def write(self, piece: str) -> None:
         """Append a piece of the answer, as Markdown."""
-        ...
 
     def begin(self, key: str, label: str, depth: int = 0) -> None:
         """Show a step as running until `end`, which may never be called."""
-        ...
 
     def progress(self, key: str, text: str) -> None: ...
 
@@ -54,35 +54,28 @@ class View(Protocol):
 
     def hint(self, text: str | None) -> None:
         """Show an activity such as thinking while no step runs; it is not kept."""
-        ...
 
     def notice(self, text: str | None) -> None:
         """Show a text in place of the running steps until it is cleared with None; it is not kept."""
-        ...
 
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None: ...
 
     def finish(self) -> None:
         """Mark running steps as unfinished: the turn has ended."""
-        ...
 
     def cite(self, sources: Sequence[Source]) -> None: ...
 
     def type(self, text: str) -> None:
         """Show the text that a person types for the next message."""
-        ...
 
     def ask(self, question: str | None) -> None:
         """Show a question that waits for a key; None removes it."""
-        ...
 
     def paint(self) -> None:
         """Redraw the view. Called several times a second."""
-        ...
 
     def close(self) -> None:
         """Write what is left; nothing is redrawn afterwards."""
-        ...
 
 
 def duration(ms: float) -> str:
@@ -118,8 +111,11 @@ def render_answer(text: str) -> list[RenderableType]:
     return rendered
 
 
-class PlainView:
-    """Plain text for pipes, files, screen readers and `--plain`: the answer to one stream, the rest to another."""
+class PlainView(View):
+    """Plain text for pipes, files, screen readers and `--plain`: the answer to one stream, the rest to another.
+
+    A step is printed when it ends.
+    """
 
     def __init__(self, answer: TextIO, details: TextIO, *, shares_terminal: bool = False) -> None:
         self._answer = answer
@@ -127,24 +123,15 @@ class PlainView:
         self._shares_terminal = shares_terminal
         self._is_mid_line = False
 
-    def receive(self, body: bytes) -> None: ...
-
     def write(self, piece: str) -> None:
         self._answer.write(piece)
         self._answer.flush()
         if piece:
             self._is_mid_line = not piece.endswith("\n")
 
-    def begin(self, key: str, label: str, depth: int = 0) -> None:
-        """Print nothing: a step is printed when it ends."""
-
-    def progress(self, key: str, text: str) -> None: ...
-
     def end(self, key: str, label: str, *, succeeded: bool, ms: float | None = None, depth: int = 0) -> None:
         elapsed = "" if ms is None else f" {duration(ms)}"
         self.line(f"{label}{elapsed}", "good" if succeeded else "bad", depth)
-
-    def hint(self, text: str | None) -> None: ...
 
     def notice(self, text: str | None) -> None:
         if text is not None:
@@ -153,20 +140,14 @@ class PlainView:
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
         self._print(f"{'  ' * depth}{SYMBOLS[tone]} {text}")
 
-    def finish(self) -> None: ...
-
     def cite(self, sources: Sequence[Source]) -> None:
         for source in sources:
             quote = f" “{source.quote}”" if source.quote else ""
             self._print(f"[{source.index}] {source.title}{quote}{f' {source.url}' if source.url else ''}")
 
-    def type(self, text: str) -> None: ...
-
     def ask(self, question: str | None) -> None:
         if question is not None:
             self._print(question)
-
-    def paint(self) -> None: ...
 
     def close(self) -> None:
         if self._is_mid_line:
@@ -204,7 +185,7 @@ class _Step(Struct):
     text: str = ""
 
 
-class LiveView:
+class LiveView(View):
     """A terminal: finished Markdown above, and a few live lines with the running steps below it."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic) -> None:
@@ -222,8 +203,6 @@ class LiveView:
         self._hint: str | None = None
         self._notice: _Step | None = None
         self._began = self._active_at = clock()
-
-    def receive(self, body: bytes) -> None: ...
 
     def write(self, piece: str) -> None:
         self._blocks.add(piece)

@@ -22,7 +22,7 @@ from turnwire.channels.telegram.records import Records
 _LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 _CODE_LENGTH = 8
 _TRIES = 5
-_NOTE = "pairing"
+_CODE, _PAIRED = "pairing", "paired"
 _REFUSAL_SECONDS = 24 * 3600.0
 _MAX_REFUSALS_PER_MINUTE = 20
 
@@ -50,7 +50,7 @@ class Access:
 
     async def open(self) -> None:
         """Load the pairings, and log a code if nobody has access."""
-        self._paired = await self._records.paired()
+        self._paired = msgspec.json.decode(await self._records.note(_PAIRED) or "[]", type=list[int])
         if self.needs_pairing:
             await self._new_code()
 
@@ -69,7 +69,7 @@ class Access:
     def allows(self, sender_id: int, chat_id: int) -> bool:
         return not {sender_id, chat_id}.isdisjoint((*self._config.allowed_users, *self._paired))
 
-    async def pair(self, code: str, sender_id: int, name: str) -> Outcome:
+    async def pair(self, code: str, sender_id: int) -> Outcome:
         """Give the sender access if the code is right."""
         if not self.needs_pairing:
             return "closed"
@@ -83,9 +83,9 @@ class Access:
         await self._set_code(_Code(valid.digest, valid.until, valid.tries - 1))
         if not hmac.compare_digest(_digest(code), valid.digest):
             return "wrong"
-        await self._records.pair(sender_id, name)
-        await self._set_code(None)
         self._paired.append(sender_id)
+        await self._records.set_note(_PAIRED, msgspec.json.encode(self._paired).decode())
+        await self._set_code(None)
         self._logger.info("Telegram user %d has paired and has access now", sender_id)
         return "paired"
 
@@ -103,7 +103,7 @@ class Access:
 
     async def _code(self) -> _Code | None:
         """Return the code until it expires, also without tries left: a guesser has to wait for the next one."""
-        note = await self._records.note(_NOTE)
+        note = await self._records.note(_CODE)
         code = msgspec.json.decode(note, type=_Code | None) if note else None
         return code if code is not None and code.until > time.time() else None
 
@@ -118,7 +118,7 @@ class Access:
         )
 
     async def _set_code(self, code: _Code | None) -> None:
-        await self._records.set_note(_NOTE, msgspec.json.encode(code).decode())
+        await self._records.set_note(_CODE, msgspec.json.encode(code).decode())
 
 
 def _digest(code: str) -> str:

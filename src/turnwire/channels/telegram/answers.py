@@ -18,7 +18,7 @@ from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.live_answer import LiveAnswer
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
-from turnwire.channels.telegram.posts import BACKOFF, Address, Content, Posting, Sender
+from turnwire.channels.telegram.posts import BACKOFF, Address, Buttons, Content, Posting, Sender
 from turnwire.channels.telegram.records import Answer
 from turnwire.channels.telegram.updates import IncomingMessage
 from turnwire.core.errors import ShuttingDownError, StoreError
@@ -128,16 +128,32 @@ class AnswerPoster:
     # Notices
 
     async def notify(
-        self, user_id: str, text: str, *, answer_id: str | None = None, buttons: str | None = None
+        self,
+        user_id: str,
+        text: str,
+        *,
+        answer_id: str | None = None,
+        buttons: Buttons | None = None,
+        ask: object = None,
     ) -> None:
-        """Commit a notice and post it. The same `answer_id` again is the same notice, and is posted once."""
-        answer = Answer(answer_id or uuid.uuid4().hex, user_id, "final", text, buttons=buttons)
+        """Commit a notice and post it. The same `answer_id` again is the same notice, and is posted once.
+
+        `ask` is what its buttons decide; it is open until `close_ask`.
+        """
+        answer = Answer(
+            answer_id or uuid.uuid4().hex,
+            user_id,
+            "final",
+            text,
+            buttons=msgspec.json.encode(buttons).decode() if buttons else None,
+            ask=msgspec.json.encode(ask).decode() if ask else None,
+        )
         if await self._sender.records.finish(answer):
             self._post_notice(answer)
 
-    async def close_ask(self, answer_id: str, text: str, update_id: int | None = None) -> None:
-        """Replace an approval request or a question by another text without buttons."""
-        answer = await self._sender.records.close_ask(answer_id, text, update_id)
+    async def close_ask(self, answer_id: str, outcome: str, update_id: int | None = None) -> None:
+        """Add the outcome to an approval request or a question, and remove its buttons."""
+        answer = await self._sender.records.close_ask(answer_id, outcome, update_id)
         if answer is not None:
             self._post_notice(answer)
 

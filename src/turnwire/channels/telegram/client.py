@@ -14,8 +14,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -27,7 +26,7 @@ _DOWNLOAD_SECONDS = 60.0
 # A call is counted when it reaches the server, not when it leaves.
 _MARGIN = 1.05
 # The loggers that write request URLs, which hold the token.
-_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
+LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
 
 BadRequestKind = Literal["not_modified", "no_message", "entities", "too_long", "no_thread", "no_chat", "other"]
 
@@ -146,7 +145,7 @@ class BotApi:
         # One connection for the poll, the others for messages.
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=40), follow_redirects=False)
         self._filter = _TokenFilter(token)
-        for name in _LOGGERS:
+        for name in LOGGERS:
             logging.getLogger(name).addFilter(self._filter)
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
@@ -218,17 +217,9 @@ class BotApi:
         return (str(error) or type(error).__name__).replace(self._token, "<token>")
 
     async def close(self) -> None:
-        for name in _LOGGERS:
+        for name in LOGGERS:
             logging.getLogger(name).removeFilter(self._filter)
         await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _seconds(value: object) -> float:
@@ -237,16 +228,6 @@ def _seconds(value: object) -> float:
 
 
 # Rate limits
-
-
-class Allowance(Protocol):
-    """A limit that calls are counted against."""
-
-    def ready_in(self, now: float) -> float:
-        """Return the seconds until the next call is allowed; 0 if it is now."""
-        ...
-
-    def take(self, now: float) -> None: ...
 
 
 class Bucket:
@@ -286,6 +267,10 @@ class Window:
 
     def take(self, now: float) -> None:
         self._taken.append(now)
+
+
+Allowance = Bucket | Window
+"""A limit that calls are counted against."""
 
 
 class ChatBudget:

@@ -54,25 +54,22 @@ class UpdateDispatcher:
         self._lock = asyncio.Lock()
         self.questions = QuestionForms(context, sender.records, answers)
         self.background = Background()
-        self.bot: Bot | None = None
 
-    async def handle(self, updates: Sequence[dict[str, Any]]) -> None:
+    async def handle(self, updates: Sequence[dict[str, Any]], bot: Bot) -> None:
         """Handle new updates in order, and return when all of them are committed.
 
         Raises TurnwireError for an update that could not be accepted: Telegram sends it again.
         """
         # A webhook may be called for one update twice at the same time.
         async with self._lock:
-            for update in updates:
-                if not await self._sender.records.is_handled(update["update_id"]):
-                    await self._handle(update)
-                    await self._sender.records.set_handled(update["update_id"])
+            for body in updates:
+                if not await self._sender.records.is_handled(body["update_id"]):
+                    await self._handle(body, bot)
+                    await self._sender.records.set_handled(body["update_id"])
 
-    async def _handle(self, body: dict[str, Any]) -> None:
-        assert self.bot is not None
-        update = read_update(body, self.bot)
+    async def _handle(self, body: dict[str, Any], bot: Bot) -> None:
         try:
-            match update:
+            match update := read_update(body, bot):
                 case IncomingMessage(is_for_bot=True):
                     await self._receive(update)
                 case ButtonPress():
@@ -85,7 +82,7 @@ class UpdateDispatcher:
             raise
         except Exception:
             # Received again, it would fail again, and delay all later updates.
-            self._sender.logger.exception("update %d could not be handled", update.update_id)
+            self._sender.logger.exception("update %d could not be handled", body["update_id"])
 
     async def _receive(self, message: IncomingMessage) -> None:
         self._sender.newest.note(message.address.chat_id, message.message_id)
@@ -145,7 +142,7 @@ class UpdateDispatcher:
     async def _refuse(self, message: IncomingMessage) -> None:
         user_id = message.address.user_id
         if message.command in ("pair", "start") and message.text and message.address.is_private:
-            match await self._access.pair(message.text, message.sender_id, message.sender):
+            match await self._access.pair(message.text, message.sender_id):
                 case "paired":
                     return await self._answers.notify(user_id, f"Welcome, {message.sender}.\n\n{HELP}")
                 case "wrong":
@@ -227,15 +224,12 @@ class UpdateDispatcher:
         # The same request after a crash has the same id.
         name = hashlib.sha256(f"{ask.turn_id} {ask.call_id} {ask.position}".encode()).hexdigest()[:16]
         answer_id = f"ask-{name}"
-        if await self._sender.records.answer(answer_id) is not None:
-            return
-        await self._sender.records.set_ask(answer_id, msgspec.json.encode([ask.turn_id, ask.call_id]).decode())
         choice = [
             {"text": "✅ Approve", "callback_data": f"yes:{answer_id}"},
             {"text": "🚫 Deny", "callback_data": f"no:{answer_id}"},
         ]
-        buttons = msgspec.json.encode([choice]).decode()
-        await self._answers.notify(user_id, _question(ask), answer_id=answer_id, buttons=buttons)
+        body = (ask.turn_id, ask.call_id)
+        await self._answers.notify(user_id, _question(ask), answer_id=answer_id, buttons=[choice], ask=body)
 
     async def _decide(self, press: ButtonPress, *, approved: bool) -> str:
         """Record the decision and return the reply to the button.
@@ -243,10 +237,10 @@ class UpdateDispatcher:
         Presses are handled one after the other, and repeating a decision changes nothing. So the request is closed
         last, and a press that Telegram sends again after a failure or a crash decides it.
         """
-        body = await self._sender.records.ask(press.target)
-        if body is None:
+        answer = await self._sender.records.answer(press.target)
+        if answer is None or answer.ask is None:
             return "It is decided already."
-        turn_id, call_id = msgspec.json.decode(body, type=tuple[str, str])
+        turn_id, call_id = msgspec.json.decode(answer.ask, type=tuple[str, str])
         try:
             await self._context.decide(turn_id, call_id, approved=approved, by=f"telegram:{press.sender_id}")
         except (StoreError, ShuttingDownError):
@@ -255,9 +249,7 @@ class UpdateDispatcher:
             outcome = "⌛ It was too late to decide."
         else:
             outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {escaped(press.sender)}"
-        answer = await self._sender.records.answer(press.target)
-        question = answer.text if answer is not None else ""
-        await self._answers.close_ask(press.target, f"{question}\n\n{outcome}")
+        await self._answers.close_ask(press.target, outcome)
         return outcome
 
 

@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -169,9 +170,7 @@ class Posting:
         for number, content in enumerate(contents):
             if number in self._full and number < last:
                 continue
-            part = self._parts.get(number)
-            if part is not None and part.message_id is None:
-                part = await self._find(number, part)
+            part = await self._found(number)
             if part is None or part.shown != content.digest:
                 if not self.budget.take():
                     return False
@@ -195,21 +194,18 @@ class Posting:
             await self._remove(number)
 
     async def _ensure(self, number: int, content: Content) -> None:
-        failures = 0
         while True:
             try:
-                part = self._parts.get(number)
-                if part is not None and part.message_id is None:
-                    part = await self._find(number, part)
-                if part is None or part.shown != content.digest:
-                    await self.budget.wait()
-                    part = await self._put(number, part, content)
-                return await self._sender.records.set_part(self._answer_id, number, part)
+                return await self._retried(lambda content=content: self._put_and_record(number, content))
             except BadRequestError as error:
                 content = await self._after_refusal(number, content, error)
-            except TelegramError as error:
-                failures += 1
-                await self._after_failure(error, failures)
+
+    async def _put_and_record(self, number: int, content: Content) -> None:
+        part = await self._found(number)
+        if part is None or part.shown != content.digest:
+            await self.budget.wait()
+            part = await self._put(number, part, content)
+        await self._sender.records.set_part(self._answer_id, number, part)
 
     async def _after_refusal(self, number: int, content: Content, error: BadRequestError) -> Content:
         """Return the content to try next. Raises the error if nothing is left to try."""
@@ -225,31 +221,29 @@ class Posting:
             raise error
         return content
 
-    async def _after_failure(self, error: TelegramError, failures: int) -> None:
-        """Wait before the next attempt. Raises the error if waiting does not help."""
-        match error:
-            case FloodError():
+    async def _retried(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat the work while waiting helps. Raises TelegramError if it does not."""
+        failures = 0
+        while True:
+            try:
+                return await work()
+            except FloodError as error:
                 await self._sender.flooded(self._address.chat_id, error)
-            case UncertainError() | UnreachableError() | TokenError():
+            except (UncertainError, UnreachableError, TokenError) as error:
+                failures += 1
                 self._sender.logger.info("a call will be retried: %s", error)
                 await BACKOFF.wait(failures, self._sender.clock.sleep)
-            case _:
-                raise error
 
     async def _remove(self, number: int) -> None:
         """Delete a message that the final answer does not need. One that cannot be deleted stays."""
-        part = self._parts[number]
-        failures = 0
-        while part.message_id is not None:
+
+        async def delete() -> None:
             await self.budget.wait()
-            try:
-                await self._call("deleteMessage", {"message_id": part.message_id})
-                break
-            except BadRequestError:
-                break
-            except TelegramError as error:
-                failures += 1
-                await self._after_failure(error, failures)
+            await self._call("deleteMessage", {"message_id": self._parts[number].message_id})
+
+        if self._parts[number].message_id is not None:
+            with suppress(BadRequestError):
+                await self._retried(delete)
         await self._set(number, None)
 
     # Single calls
@@ -298,8 +292,11 @@ class Posting:
             self._parts[number] = part
         await self._sender.records.set_part(self._answer_id, number, part)
 
-    async def _find(self, number: int, part: MessagePart) -> MessagePart | None:
-        """Look for a message whose sending was cut off. Return None if it did not arrive. Raises TelegramError."""
+    async def _found(self, number: int) -> MessagePart | None:
+        """Return a message, after a search if its sending was cut off; None if there is none. Raises TelegramError."""
+        part = self._parts.get(number)
+        if part is None or part.message_id is not None:
+            return part
         await self._sender.clock.sleep(_ARRIVAL_SECONDS)
         chat_id, newest, after = self._address.chat_id, self._sender.newest, part.sent_after or 0
         # Two lost messages of a chat must not be taken for one.

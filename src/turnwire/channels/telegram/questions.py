@@ -63,14 +63,14 @@ class QuestionForms:
 
     async def close(self, user_id: str, ask: QuestionAsk) -> None:
         """Close the question if it is still open here, because nobody needs the answer any more."""
-        for answer_id in await self._records.asks(user_id, _answer_prefix(ask.turn_id, ask.question_id)):
-            await self._close(answer_id, _CLOSED)
+        for answer in await self._records.open_asks(user_id, _answer_prefix(ask.turn_id, ask.question_id)):
+            await self._answers.close_ask(answer.answer_id, _CLOSED)
 
     async def take(self, message: IncomingMessage) -> bool:
         """Take a message as the value of the oldest open field. Return False if no question can be answered."""
         user_id = message.address.user_id
-        for body in (await self._records.asks(user_id, _PREFIX)).values():
-            field = msgspec.json.decode(body, type=OpenField)
+        for answer in await self._records.open_asks(user_id, _PREFIX):
+            field = msgspec.json.decode(answer.ask or "", type=OpenField)
             form = field.form()
             if problem := form.take(message.text):
                 await self._refuse(message, f"{problem}: {form.label}")
@@ -82,10 +82,10 @@ class QuestionForms:
     async def press(self, press: ButtonPress) -> str:
         """Take the button of a field, and return the reply to it."""
         answer_id, _, choice = press.target.partition(":")
-        body = await self._records.ask(answer_id)
-        if body is None:
+        answer = await self._records.answer(answer_id)
+        if answer is None or answer.ask is None:
             return "It is answered already."
-        field = msgspec.json.decode(body, type=OpenField)
+        field = msgspec.json.decode(answer.ask, type=OpenField)
         if press.action == "decline":
             return await self._reply(field, None, "🚫 Declined", press, declined=True)
         form = field.form()
@@ -93,13 +93,9 @@ class QuestionForms:
         return problem or await self._advance(field, form, name, press)
 
     async def _show(self, user_id: str, field: OpenField) -> None:
-        """Post a field once."""
-        if await self._records.answer(field.answer_id) is not None:
-            return
         form = field.form()
-        await self._records.set_ask(field.answer_id, msgspec.json.encode(field).decode())
-        buttons = msgspec.json.encode(_keyboard(form, field.answer_id)).decode()
-        await self._answers.notify(user_id, _text(field, form), answer_id=field.answer_id, buttons=buttons)
+        buttons = _keyboard(form, field.answer_id)
+        await self._answers.notify(user_id, _text(field, form), answer_id=field.answer_id, buttons=buttons, ask=field)
 
     async def _advance(self, field: OpenField, form: TextForm, entered: str, update: QuestionUpdate) -> str:
         """Go on with the next field, or reply to the question. Return the outcome."""
@@ -107,7 +103,7 @@ class QuestionForms:
         if form.is_complete:
             return await self._reply(field, form.value, outcome, update)
         await self._show(update.address.user_id, replace(field, values=form.value, done=field.done + 1))
-        await self._close(field.answer_id, outcome, update)
+        await self._answers.close_ask(field.answer_id, outcome, update.update_id)
         return outcome
 
     async def _reply(
@@ -128,19 +124,14 @@ class QuestionForms:
             await self._refuse(update, str(error))
             return str(error)
         except TurnwireError:
-            await self._close(field.answer_id, _TOO_LATE)
+            await self._answers.close_ask(field.answer_id, _TOO_LATE)
             return _TOO_LATE
-        await self._close(field.answer_id, f"{outcome} by {escaped(update.sender)}", update)
+        await self._answers.close_ask(field.answer_id, f"{outcome} by {escaped(update.sender)}", update.update_id)
         return outcome
 
     async def _refuse(self, update: QuestionUpdate, problem: str) -> None:
         text = escaped(problem[:1].upper() + problem[1:])
         await self._answers.notify(update.address.user_id, text, answer_id=f"refused-{update.update_id}")
-
-    async def _close(self, answer_id: str, outcome: str, update: QuestionUpdate | None = None) -> None:
-        answer = await self._records.answer(answer_id)
-        text = answer.text if answer is not None else ""
-        await self._answers.close_ask(answer_id, f"{text}\n\n{outcome}", update and update.update_id)
 
 
 def _answer_prefix(turn_id: str, question_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The channel's own tables: answers on their way out, updates that were handled, pairings and flood waits.
+"""The channel's own tables: answers on their way out, updates that were handled, flood waits and notes.
 
 They are in the store. Every method commits before it returns. Messages are not kept here: the kernel has accepted them.
 """
@@ -17,20 +17,16 @@ TABLES = (
         update_id BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS turnwire.telegram_answers (
         answer_id TEXT PRIMARY KEY, user_id TEXT NOT NULL, state TEXT NOT NULL, text TEXT, stopped BIGINT NOT NULL,
-        reply_to BIGINT, buttons TEXT, at DOUBLE PRECISION NOT NULL)""",
+        reply_to BIGINT, buttons TEXT, ask TEXT, at DOUBLE PRECISION NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS turnwire.telegram_parts (
         answer_id TEXT NOT NULL, number BIGINT NOT NULL, message_id BIGINT, sent_after BIGINT, shown TEXT,
         PRIMARY KEY (answer_id, number))""",
-    """CREATE TABLE IF NOT EXISTS turnwire.telegram_asks (
-        answer_id TEXT PRIMARY KEY, body TEXT NOT NULL, at DOUBLE PRECISION NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS turnwire.telegram_floods (
         chat_id BIGINT PRIMARY KEY, until DOUBLE PRECISION NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS turnwire.telegram_paired (
-        user_id BIGINT PRIMARY KEY, name TEXT NOT NULL, at DOUBLE PRECISION NOT NULL)""",
 )
 _KEEP_SECONDS = 7 * 24 * 3600
-_ANSWER_COLUMNS = "answer_id, user_id, state, text, stopped, reply_to, buttons"
-_ANSWER_VALUES = "$1, $2, $3, $4, $5, $6, $7, $8"
+_ANSWER_COLUMNS = "answer_id, user_id, state, text, stopped, reply_to, buttons, ask"
+_ANSWER_VALUES = "$1, $2, $3, $4, $5, $6, $7, $8, $9"
 
 AnswerState = Literal["live", "final", "delivered", "refused"]
 
@@ -46,6 +42,8 @@ class Answer(msgspec.Struct, frozen=True):
     reply_to: int | None = None
     buttons: str | None = None
     """The inline keyboard below it, as Telegram's JSON."""
+    ask: str | None = None
+    """The approval request or the question that it shows, as JSON, until somebody has answered."""
 
 
 class MessagePart(msgspec.Struct, frozen=True):
@@ -77,7 +75,6 @@ class Records:
             """DELETE FROM turnwire.telegram_parts
             WHERE answer_id NOT IN (SELECT answer_id FROM turnwire.telegram_answers)"""
         )
-        await self._execute("DELETE FROM turnwire.telegram_asks WHERE at < $1", oldest)
 
     async def check(self) -> None:
         """Raise ShuttingDownError if another process runs the channel now."""
@@ -129,7 +126,7 @@ class Records:
         """
         statement = f"""INSERT INTO turnwire.telegram_answers AS old VALUES ({_ANSWER_VALUES})
             ON CONFLICT (answer_id) DO UPDATE SET
-                state = excluded.state, text = excluded.text, stopped = excluded.stopped, buttons = excluded.buttons
+                state = excluded.state, text = excluded.text, stopped = excluded.stopped
             WHERE old.state = 'live' OR (old.state = 'final' AND old.text = excluded.text)
             RETURNING answer_id"""
         return bool(await self._fetch(statement, *_answer_row(answer)))
@@ -142,11 +139,33 @@ class Records:
     async def answer(self, answer_id: str) -> Answer | None:
         return next(iter(await self._answers("answer_id = $1", answer_id)), None)
 
+    async def open_asks(self, user_id: str, prefix: str) -> list[Answer]:
+        """Return the approval requests or questions whose `answer_id` begins with `prefix`, oldest first."""
+        where = "user_id = $1 AND answer_id LIKE $2 AND ask IS NOT NULL"
+        return await self._answers(where, user_id, f"{prefix}%")
+
+    async def close_ask(self, answer_id: str, outcome: str, update_id: int | None = None) -> Answer | None:
+        """Close an open ask: add the outcome to its text and remove its buttons, to be posted like a new one.
+
+        `update_id` is the update that answers it; the same transaction notes that it is handled.
+        """
+        close = """UPDATE turnwire.telegram_answers
+            SET state = 'final', text = text || CAST($1 AS TEXT), buttons = NULL, ask = NULL
+            WHERE answer_id = $2 AND ask IS NOT NULL"""
+
+        async def write(connection: SqlConnection) -> Answer | None:
+            await connection.execute(close, f"\n\n{outcome}", answer_id)
+            if update_id is not None:
+                await _put(connection, "updates", update_id=update_id, at=time.time())
+            return next(iter(await _select_answers(connection, "answer_id = $1", answer_id)), None)
+
+        return await self._tables.transaction(write)
+
     async def undelivered(self) -> list[Answer]:
         return await self._answers("state = $1", "final")
 
-    async def _answers(self, where: str, value: str) -> list[Answer]:
-        return await self._tables.transaction(lambda connection: _select_answers(connection, where, value))
+    async def _answers(self, where: str, *values: str) -> list[Answer]:
+        return await self._tables.transaction(lambda connection: _select_answers(connection, where, *values))
 
     # The messages of an answer
 
@@ -190,52 +209,11 @@ class Records:
             (row[0], row[1] - now) for row in await self._fetch("SELECT chat_id, until FROM turnwire.telegram_floods")
         ]
 
-    # Pairings
 
-    async def paired(self) -> list[int]:
-        return [row[0] for row in await self._fetch("SELECT user_id FROM turnwire.telegram_paired ORDER BY at")]
-
-    async def pair(self, user_id: int, name: str) -> None:
-        await self._put("paired", user_id=user_id, name=name, at=time.time())
-
-    # Approval requests and questions
-
-    async def set_ask(self, answer_id: str, body: str) -> None:
-        await self._put("asks", answer_id=answer_id, body=body, at=time.time())
-
-    async def ask(self, answer_id: str) -> str | None:
-        """Return an approval request that is not decided yet, or a question that is not answered."""
-        rows = await self._fetch("SELECT body FROM turnwire.telegram_asks WHERE answer_id = $1", answer_id)
-        return rows[0][0] if rows else None
-
-    async def asks(self, user_id: str, prefix: str) -> dict[str, str]:
-        """Return the open asks of this user whose `answer_id` begins with `prefix`, oldest first."""
-        query = """SELECT answer_id, body FROM turnwire.telegram_asks JOIN turnwire.telegram_answers USING (answer_id)
-            WHERE user_id = $1 AND answer_id LIKE $2 ORDER BY telegram_answers.at, answer_id"""
-        return {row[0]: row[1] for row in await self._fetch(query, user_id, f"{prefix}%")}
-
-    async def close_ask(self, answer_id: str, text: str, update_id: int | None = None) -> Answer | None:
-        """Remove an open ask, and replace its answer's text and buttons, to be posted like a new one.
-
-        `update_id` is the update that answers it; the same transaction notes that it is handled.
-        """
-        replace = """UPDATE turnwire.telegram_answers SET state = 'final', text = $1, buttons = NULL
-            WHERE answer_id = $2"""
-
-        async def close(connection: SqlConnection) -> Answer | None:
-            await connection.execute("DELETE FROM turnwire.telegram_asks WHERE answer_id = $1", answer_id)
-            await connection.execute(replace, text, answer_id)
-            if update_id is not None:
-                await _put(connection, "updates", update_id=update_id, at=time.time())
-            return next(iter(await _select_answers(connection, "answer_id = $1", answer_id)), None)
-
-        return await self._tables.transaction(close)
-
-
-async def _select_answers(connection: SqlConnection, where: str, value: str) -> list[Answer]:
-    query = f"SELECT {_ANSWER_COLUMNS} FROM turnwire.telegram_answers WHERE {where} ORDER BY at"
-    rows = await connection.fetch(query, value)
-    return [Answer(*row[:4], stopped=bool(row[4]), reply_to=row[5], buttons=row[6]) for row in rows]
+async def _select_answers(connection: SqlConnection, where: str, *values: str) -> list[Answer]:
+    query = f"SELECT {_ANSWER_COLUMNS} FROM turnwire.telegram_answers WHERE {where} ORDER BY at, answer_id"
+    rows = await connection.fetch(query, *values)
+    return [Answer(*row[:4], stopped=bool(row[4]), reply_to=row[5], buttons=row[6], ask=row[7]) for row in rows]
 
 
 async def _put(connection: SqlConnection, table: str, **columns: object) -> None:

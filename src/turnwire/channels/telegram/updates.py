@@ -15,22 +15,30 @@ import uvicorn
 from msgspec import Struct, field
 
 from turnwire.channels.telegram.client import BotApi, Clock, ConflictError, FloodError, TelegramError, TokenError
+from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.posts import Address
 from turnwire.core.backoff import Backoff
 from turnwire.extensions.contract import Health
 
 ALLOWED_UPDATES = ("message", "callback_query", "stopped_message_generation")
-HandleUpdates = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
 
 _COMMANDS = ("start", "help", "new", "stop", "pair")
+_COMMAND_MENU = [
+    {"command": "new", "description": "Begin a new conversation"},
+    {"command": "stop", "description": "Stop the answer"},
+    {"command": "help", "description": "What I can do"},
+]
 _SILENT_SECONDS = 120.0
 _MAX_BODY_BYTES = 1024 * 1024
-_POLL_BACKOFF = Backoff(first=1.0, longest=60.0)
+_BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 class Bot(Struct, frozen=True):
     id: int
     username: str = ""
+
+
+HandleUpdates = Callable[[Sequence[dict[str, Any]], Bot], Awaitable[None]]
 
 
 class IncomingFile(Struct, frozen=True, kw_only=True):
@@ -76,11 +84,7 @@ class DraftStopped(Struct, frozen=True, kw_only=True):
     draft_id: str
 
 
-class IgnoredUpdate(Struct, frozen=True):
-    update_id: int
-
-
-Update = IncomingMessage | ButtonPress | DraftStopped | IgnoredUpdate
+Update = IncomingMessage | ButtonPress | DraftStopped
 
 
 # Telegram's own types, as far as they are read.
@@ -166,12 +170,12 @@ class _Update(Struct):
     stopped_message_generation: _Stopped | None = None
 
 
-def read_update(body: dict[str, Any], bot: Bot) -> Update:
-    """Return the update, or `IgnoredUpdate` for one of the kinds that Telegram adds all the time."""
+def read_update(body: dict[str, Any], bot: Bot) -> Update | None:
+    """Return the update, or None for one of the kinds that Telegram adds all the time."""
     try:
         update = msgspec.convert(body, _Update)
     except msgspec.ValidationError:
-        return IgnoredUpdate(body["update_id"])
+        return None
     if update.message is not None and update.message.sender is not None and not update.message.sender.is_bot:
         return _message(update.update_id, update.message, update.message.sender, bot)
     query = update.callback_query
@@ -190,7 +194,7 @@ def read_update(body: dict[str, Any], bot: Bot) -> Update:
     if stopped is not None:
         address = Address(stopped.chat.id, stopped.message_thread_id)
         return DraftStopped(update_id=update.update_id, address=address, draft_id=str(stopped.draft_id))
-    return IgnoredUpdate(update.update_id)
+    return None
 
 
 def _message(update_id: int, message: _Message, sender: _User, bot: Bot) -> IncomingMessage:
@@ -256,22 +260,20 @@ def _is_reply(message: _Message, bot: Bot) -> bool:
 # Receiving
 
 
-class ReceiverHealth:
-    """The health of the connection that receives updates."""
+class UpdateReceiver:
+    """Receives updates by long polling, or by a webhook if the configuration has one."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, api: BotApi, clock: Clock, config: TelegramConfig, secret: str, handle: HandleUpdates) -> None:
+        self._api = api
         self._clock = clock
+        self._config = config
+        self._secret = secret
+        self._handle = handle
+        self._bot = Bot(0)
         self._last_success = clock.now()
         self._error: TelegramError | None = None
 
-    def succeed(self) -> None:
-        self._last_success, self._error = self._clock.now(), None
-
-    def fail(self, error: TelegramError) -> None:
-        self._error = error
-
-    def check(self, poll_seconds: float | None) -> Health:
-        """Return the health. `poll_seconds` is the length of a poll, and None for a webhook, which may be silent."""
+    def health(self) -> Health:
         match self._error:
             case TokenError():
                 return Health("failed", "Telegram knows no bot with this token", "get one from @BotFather")
@@ -282,60 +284,91 @@ class ReceiverHealth:
                 pass
             case _:
                 return Health("degraded", f"Telegram cannot be reached: {self._error}")
-        silence = self._clock.now() - self._last_success
-        if poll_seconds is not None and silence > poll_seconds + _SILENT_SECONDS:
+        # A webhook is silent until a person writes.
+        silence = 0.0 if self._config.webhook_url else self._clock.now() - self._last_success
+        if silence > self._config.polling_timeout + _SILENT_SECONDS:
             return Health("degraded", "Telegram has not answered for some minutes")
         return Health("running")
 
+    async def run(self) -> None:
+        """Receive updates until the task is cancelled. Raises what `handle` raises, and OSError if a port is taken."""
+        me = await self._call_until_done("getMe", {})
+        self._bot = Bot(me["id"], me.get("username", ""))
+        await self._call_until_done("setMyCommands", {"commands": _COMMAND_MENU})
+        if self._config.webhook_url is None:
+            return await self._poll()
+        serving = asyncio.create_task(self._serve_webhook())
+        try:
+            params = {"url": self._config.webhook_url, "secret_token": self._secret, "allowed_updates": ALLOWED_UPDATES}
+            await self._call_until_done("setWebhook", params)
+            await serving
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
 
-class UpdatePoller:
-    """Receives updates by long polling."""
+    def _succeed(self) -> None:
+        self._last_success, self._error = self._clock.now(), None
 
-    def __init__(self, api: BotApi, health: ReceiverHealth, clock: Clock, timeout: int) -> None:
-        self._api = api
-        self._health = health
-        self._clock = clock
-        self._timeout = timeout
-        self._offset: int | None = None
+    async def _fail(self, error: TelegramError, failures: int) -> None:
+        """Note the error, and wait before the next attempt."""
+        self._error = error
+        flood = error.retry_after if isinstance(error, FloodError) else 0.0
+        await self._clock.sleep(max(_BACKOFF.delay(failures), flood))
 
-    async def run(self, handle: HandleUpdates) -> None:
-        """Poll until the task is cancelled. Raises what `handle` raises."""
+    async def _call_until_done(self, method: str, params: dict[str, Any]) -> Any:
+        failures = 0
+        while True:
+            try:
+                result = await self._api.call(method, params)
+                self._succeed()
+                return result
+            except TelegramError as error:
+                failures += 1
+                await self._fail(error, failures)
+
+    async def _poll(self) -> None:
         failures = 0
         is_webhook_deleted = False
+        params: dict[str, Any] = {"timeout": self._config.polling_timeout, "allowed_updates": ALLOWED_UPDATES}
         while True:
             try:
                 if not is_webhook_deleted:
                     # Telegram refuses polls while a webhook is set.
                     await self._api.call("deleteWebhook")
                     is_webhook_deleted = True
-                await self._poll(handle)
-                self._health.succeed()
-                failures = 0
+                updates = await self._api.call("getUpdates", params, wait=float(self._config.polling_timeout))
             except TelegramError as error:
-                self._health.fail(error)
                 failures += 1
                 is_webhook_deleted = is_webhook_deleted and not isinstance(error, ConflictError)
-                flood = error.retry_after if isinstance(error, FloodError) else 0.0
-                await self._clock.sleep(max(_POLL_BACKOFF.delay(failures), flood))
+                await self._fail(error, failures)
+                continue
+            await self._handle(updates, self._bot)
+            # The offset makes Telegram forget the updates before it. An empty poll confirms that it has; from then on
+            # no offset is sent, because after a quiet week Telegram starts counting again, perhaps lower.
+            params["offset"] = max(update["update_id"] for update in updates) + 1 if updates else None
+            failures = 0
+            self._succeed()
 
-    async def _poll(self, handle: HandleUpdates) -> None:
-        params = {"offset": self._offset, "timeout": self._timeout, "allowed_updates": ALLOWED_UPDATES}
-        updates = await self._api.call("getUpdates", params, wait=float(self._timeout))
-        await handle(updates)
-        # The offset makes Telegram forget the updates before it. An empty poll confirms that it has; from then on no
-        # offset is sent, because after a quiet week Telegram starts counting again, perhaps lower.
-        self._offset = max(update["update_id"] for update in updates) + 1 if updates else None
+    async def _serve_webhook(self) -> None:
+        with socket.create_server((self._config.webhook_host, self._config.webhook_port)) as bound:
+            config = uvicorn.Config(
+                self._answer_webhook,
+                interface="asgi3",  # uvicorn does not recognize a method.
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=1,
+            )
+            server = _WebhookServer(config)
+            serving = asyncio.create_task(server.serve([bound]))
+            try:
+                await asyncio.shield(serving)
+            finally:
+                server.should_exit = True
+                await asyncio.wait([serving], timeout=5)
 
-
-class UpdateWebhook:
-    """Receives updates as an ASGI app. It answers 200 when the update is committed."""
-
-    def __init__(self, secret: str, handle: HandleUpdates, health: ReceiverHealth) -> None:
-        self._secret = secret.encode()
-        self._handle = handle
-        self._health = health
-
-    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+    async def _answer_webhook(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        """Answer a request, as an ASGI app: 200 when the update is committed."""
         if scope["type"] == "http":
             status = await self._receive(scope, receive)
             await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
@@ -343,11 +376,10 @@ class UpdateWebhook:
 
     async def _receive(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> int:
         """Handle a request and return the HTTP status."""
-        headers = dict(scope["headers"])
-        secret = headers.get(b"x-telegram-bot-api-secret-token", b"")
+        secret = dict(scope["headers"]).get(b"x-telegram-bot-api-secret-token", b"")
         if scope["method"] != "POST":
             return 405
-        if not hmac.compare_digest(secret, self._secret):
+        if not hmac.compare_digest(secret, self._secret.encode()):
             return 401
         body = b""
         more = True
@@ -365,8 +397,8 @@ class UpdateWebhook:
                 return 400
         except msgspec.MsgspecError:
             return 400
-        await self._handle([update])
-        self._health.succeed()
+        await self._handle([update], self._bot)
+        self._succeed()
         return 200
 
 
@@ -375,16 +407,3 @@ class _WebhookServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         # The main server of this process handles signals.
         yield
-
-
-async def serve_webhook(app: UpdateWebhook, host: str, port: int) -> None:
-    """Serve the webhook until the task is cancelled. Raises OSError if the port is taken."""
-    with socket.create_server((host, port)) as bound:
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-        server = _WebhookServer(config)
-        serving = asyncio.create_task(server.serve([bound]))
-        try:
-            await asyncio.shield(serving)
-        finally:
-            server.should_exit = True
-            await asyncio.wait([serving], timeout=5)

@@ -24,7 +24,7 @@ from turnwire.core.log.events import (
     TokenEvent,
 )
 from turnwire.core.log.follow import follow
-from turnwire.extensions.channels import ChannelHost, ChannelStream, TurnListener
+from turnwire.extensions.channels import ChannelHost, ChannelStream, TurnListener, follow_turn
 from turnwire.extensions.contract import ApprovalAsk, Channel, QuestionAsk, StreamingChannel, StreamStep
 from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
@@ -55,8 +55,8 @@ async def test_agents_of_an_extension_are_added_and_replace_none(tmp_path: Path)
     async with serving(turnwire, app) as server:
         mine = await server.http.post("/chat", json={"message": "hi"})
         other = await server.http.post("/chat", json={"message": "polly", "agent": "parrot"})
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["birds"].notes == [
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["birds"].notes == [
             "its agent 'default' is left out: there is another one of this name"
         ]
     assert (mine.json()["content"], other.json()["content"]) == ("mine", "polly")
@@ -86,7 +86,7 @@ class Main(Base):
     write_extension(tmp_path / "x", "bad", BASE + code)
     async with running(tmp_path / "x", saying()) as kernel:
         assert "is not an agent" in kernel["bad"].message
-        assert kernel.kernel.tools == {}
+        assert kernel.runtime.tools == {}
 
 
 async def test_queued_turn_of_an_extensions_agent_runs_after_a_restart(tmp_path: Path) -> None:
@@ -97,15 +97,10 @@ async def test_queued_turn_of_an_extensions_agent_runs_after_a_restart(tmp_path:
         first = kernel.saying("chat", "one")
         await puppet.part()
         waiting = kernel.saying("chat", "two", agent_id="parrot")
-        await _queued(kernel)
+        await kernel.queued(2)
     await within(asyncio.gather(first, waiting, return_exceptions=True))
     async with running(tmp_path / "x", saying(), store="sqlite", data=tmp_path / "d") as kernel:
         await until(lambda: ("send", "ann", "two") in kernel.calls("chat"))
-
-
-async def _queued(kernel: Any) -> None:
-    await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
-    await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
 
 
 # Tools
@@ -138,7 +133,7 @@ async def test_tools_of_extensions_reach_chat_completions_agents(tmp_path: Path,
     async with running(tmp_path / "x", agent) as kernel:
         assert await kernel.say("chat", "how is Oslo?") == "It is sunny."
         assert ("status", "ann", "Using: weather") in kernel.calls("chat")
-        assert list(kernel.kernel.tools) == ["weather"]
+        assert list(kernel.runtime.tools) == ["weather"]
     assert model_server.requests[1].body["messages"][-1]["content"] == "sunny in Oslo"
     await agent.close()
 
@@ -209,6 +204,20 @@ class StepRecorder(StreamingRecorder):
         self.calls.append(("step", step.name))
 
 
+class RecordingListener(TurnListener):
+    def __init__(self) -> None:
+        self.reports: list[str] = []
+
+    async def send_chunk(self, text: str) -> None:
+        self.reports.append(text)
+
+    async def send_step(self, step: StreamStep) -> None:
+        self.reports.append(f"({step.name})")
+
+    async def request_approval(self, ask: ApprovalAsk) -> None:
+        self.reports.append(f"may {ask.tool}?")
+
+
 class DeafRecorder(StreamingRecorder):
     """A channel that cannot show what it gets while an answer is made."""
 
@@ -249,8 +258,7 @@ async def test_approval_request_is_shown_on_every_kind_of_channel(cls: Any, call
     request = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
     turn = await ended(store, TokenEvent("One moment. "), request)
     channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
-    stream = channel.open_stream("ann")
-    await within(TurnListener(stream.send_chunk, stream.send_step, stream.request_approval).listen(store, turn.id))
+    await within(follow_turn(store, turn.id, ChannelStream(channel, "ann")))
     fields = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
     expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **fields)
     assert extension.calls == [call or expected]
@@ -262,28 +270,20 @@ async def test_approval_request_is_shown_after_other_calls_have_failed() -> None
             raise OSError
 
     extension = ChunklessRecorder()
-    stream = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout).open_stream("ann")
+    channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
+    stream = ChannelStream(channel, "ann")
     for _ in range(5):
         await stream.send_chunk("lost")
     await stream.request_approval(ApprovalAsk(turn_id="t1", call_id="c1", tool="delete_all", args={}))
     assert extension.calls == [("status", WAITING)]
 
 
-async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path) -> None:
-    store, extension = MemoryStore(), ApprovalRecorder()
+async def test_approval_that_was_decided_before_is_only_reported() -> None:
+    store, listener = MemoryStore(), RecordingListener()
     request = ApprovalRequestEvent("c1", "delete_all", {})
     turn = await ended(store, request, ApprovalResponseEvent("c1", False, by="bob"))
-    channel = ChannelHost("chat", extension, is_streaming=True, timeout=1)
-    steps: list[str] = []
-
-    async def step(step: StreamStep) -> None:
-        steps.append(step.name)
-
-    await within(
-        TurnListener(on_step=step, on_approval=channel.open_stream("ann").request_approval).listen(store, turn.id)
-    )
-    assert extension.calls == []
-    assert steps == ["Denied: delete_all"]
+    await within(follow_turn(store, turn.id, listener))
+    assert listener.reports == ["(Denied: delete_all)"]
 
 
 class QuestionRecorder(RecordingChannel):
@@ -312,7 +312,7 @@ async def test_question_is_shown_on_every_kind_of_channel_and_closed_with_its_tu
     store, extension = MemoryStore(), cls()
     turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN))
     channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
-    await within(listener(channel.open_stream("ann")).listen(store, turn.id))
+    await within(follow_turn(store, turn.id, ChannelStream(channel, "ann")))
     ask = QuestionAsk(turn_id=turn.id, question_id="q1", prompt="Which plan?", schema=PLAN)
     assert extension.calls == (calls or [("question", ask), ("closed", ask)])
 
@@ -321,17 +321,8 @@ async def test_question_that_was_answered_before_is_only_closed() -> None:
     store, extension = MemoryStore(), QuestionRecorder()
     turn = await ended(store, QuestionEvent("q1", "Which plan?", PLAN), ReplyEvent("q1", "plus", by="bob"))
     channel = ChannelHost("chat", extension, is_streaming=True, timeout=LIMITS.channel_timeout)
-    await within(listener(channel.open_stream("ann")).listen(store, turn.id))
+    await within(follow_turn(store, turn.id, ChannelStream(channel, "ann")))
     assert [name for name, _ in extension.calls] == ["closed"]
-
-
-def listener(stream: ChannelStream) -> TurnListener:
-    return TurnListener(
-        stream.send_chunk,
-        stream.send_step,
-        on_question=stream.ask_question,
-        on_question_closed=stream.close_question,
-    )
 
 
 async def test_decision_without_a_request_is_refused(tmp_path: Path) -> None:
@@ -341,56 +332,38 @@ async def test_decision_without_a_request_is_refused(tmp_path: Path) -> None:
             await kernel.extension("chat").context.decide("01", "c1", approved=True, by="ann")
 
 
-async def test_listener_reports_chunks_and_steps_in_log_order() -> None:
-    store, reports = MemoryStore(), []
-
-    async def chunk(text: str) -> None:
-        reports.append(text)
-
-    async def step(step: StreamStep) -> None:
-        reports.append(step.name)
-
-    work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
-    turn = await ended(store, *work)
-    await within(TurnListener(chunk, step).listen(store, turn.id))
-    assert reports == ["ab", "first", "c", "second"]
-
-
-async def test_listener_without_restart_callback_continues_after_a_restart() -> None:
-    store, pieces, steps = MemoryStore(), [], []
-
-    async def chunk(text: str) -> None:
-        pieces.append(text)
-
-    async def step(step: StreamStep) -> None:
-        steps.append(step.name)
-
-    turn = await ended(store, TokenEvent("kept "), TokenEvent("void"), RestartEvent(3, "lost"), TokenEvent("new"))
-    state = await within(TurnListener(chunk, step).listen(store, turn.id))
-    assert state.text == "kept new"
-    assert "".join(pieces) == "kept new"
-    assert steps == ["Starting again"]
-
-
-async def test_listener_with_restart_callback_replaces_the_text() -> None:
-    store = MemoryStore()
-    record = await claimed(store)
-    reports: list[str] = []
-
-    async def chunk(text: str) -> None:
-        reports.append(text)
-
-    async def restart(text: str) -> bool:
-        reports.append(f"only {text!r}")
+class RestartingListener(RecordingListener):
+    async def restart(self, text: str) -> bool:
+        self.reports.append(f"only {text!r}")
         return True
 
-    listening = asyncio.create_task(TurnListener(chunk, on_restart=restart).listen(store, record.id))
+
+async def test_listener_reports_chunks_and_steps_in_log_order() -> None:
+    store, listener = MemoryStore(), RecordingListener()
+    work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
+    turn = await ended(store, *work)
+    await within(follow_turn(store, turn.id, listener))
+    assert listener.reports == ["ab", "(first)", "c", "(second)"]
+
+
+async def test_listener_that_cannot_restart_continues_after_a_restart() -> None:
+    store, listener = MemoryStore(), RecordingListener()
+    turn = await ended(store, TokenEvent("kept "), TokenEvent("void"), RestartEvent(3, "lost"), TokenEvent("new"))
+    state = await within(follow_turn(store, turn.id, listener))
+    assert state.text == "kept new"
+    assert listener.reports == ["(Starting again)", "kept new"]
+
+
+async def test_listener_that_restarts_replaces_the_text() -> None:
+    store, listener = MemoryStore(), RestartingListener()
+    record = await claimed(store)
+    listening = asyncio.create_task(follow_turn(store, record.id, listener))
     await append(store, record.id, 1, 3, TokenEvent("kept "), TokenEvent("void"))
-    await until(lambda: reports == ["kept void"])
+    await until(lambda: listener.reports == ["kept void"])
     rest = [RestartEvent(3, "lost"), TokenEvent("new"), done(record)]
     await append(store, record.id, 1, 5, *rest, end=True)
     assert (await within(listening)).text == "kept new"
-    assert reports == ["kept void", "only 'kept '", "new"]
+    assert listener.reports == ["kept void", "only 'kept '", "(Starting again)", "new"]
 
 
 def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
@@ -415,14 +388,14 @@ def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
 # How it is opened
 
 
-async def test_turnwire_without_extensions_argument_has_no_kernel(tmp_path: Path) -> None:
+async def test_turnwire_without_extensions_argument_has_no_runtime(tmp_path: Path) -> None:
     write_extension(tmp_path / "config" / "turnwire" / "extensions", "mine")
-    assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).kernel is None
+    assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).extensions is None
     settings = _settings(tmp_path).model_copy(update={"allowed_extensions": ["mine"]})
     turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[])
     async with turnwire.lifespan():
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["mine"].state == "running"
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["mine"].state == "running"
 
 
 async def test_extension_folders_come_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +403,8 @@ async def test_extension_folders_come_from_the_settings(tmp_path: Path, monkeypa
     monkeypatch.setenv("TURNWIRE_EXTENSIONS", f'["{tmp_path / "x"}"]')
     turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path))
     async with turnwire.lifespan():
-        assert turnwire.kernel is not None
-        assert turnwire.kernel.extensions["one"].state == "running"
+        assert turnwire.extensions is not None
+        assert turnwire.extensions.hosts["one"].state == "running"
 
 
 async def test_each_extension_has_its_own_data_folder(tmp_path: Path) -> None:
@@ -447,7 +420,7 @@ async def test_each_extension_has_its_own_data_folder(tmp_path: Path) -> None:
 async def test_bundled_channels_are_discovered(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     async with running(tmp_path / "x", saying()) as kernel:
-        bundled = {id: hosted for id, hosted in kernel.kernel.extensions.items() if hosted.found.source == "bundled"}
+        bundled = {id: hosted for id, hosted in kernel.runtime.hosts.items() if hosted.found.source == "bundled"}
         assert bundled
         assert {hosted.state for hosted in bundled.values()} <= {"unconfigured", "discovered"}
 

@@ -1,8 +1,8 @@
-"""The kernel: discovers extensions and keeps them running beside the agents they talk to.
+"""The runtime of extensions: discovers extensions and keeps them running beside the agents they talk to.
 
 It is opened in two steps. `load` comes before turns are run, because an extension may provide the agent of a queued
 turn; `start` comes after, because a channel may receive a message at once. Extensions run in this process and can do
-what it can do: the kernel isolates their failures, it is no sandbox.
+what it can do: their failures are isolated, but there is no sandbox.
 
 If the store is shared, every process loads the extensions, so that their agents, tools and context are everywhere. What
 acts by itself (channels, services, subscribers) is started by one process at a time, which holds a lease for it.
@@ -20,7 +20,7 @@ from turnwire.core.contracts.agents import Agent
 from turnwire.core.contracts.stores import NamedLeases, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.run.runner import TurnRunner
-from turnwire.extensions.calls import KernelLimits, cancel_all
+from turnwire.extensions.calls import ExtensionLimits, cancel_all
 from turnwire.extensions.channels import ChannelHost
 from turnwire.extensions.contract import AgentProvider, ChannelProvider, ContextProvider, ExtensionContext, ToolProvider
 from turnwire.extensions.delivery import DeliveryRecords
@@ -97,7 +97,7 @@ class ExtensionLeases:
             self.changed.set()
 
 
-class Kernel:
+class ExtensionRuntime:
     """The extensions of one server. `data` holds a folder for each of them; their deliveries are in the store.
 
     `lease` is the time in seconds after which another process of a shared store takes over the extensions of this one.
@@ -112,7 +112,7 @@ class Kernel:
         folders: Sequence[Path],
         data: Path,
         *,
-        limits: KernelLimits | None = None,
+        limits: ExtensionLimits | None = None,
         allowed: Collection[str] | None = None,
         lease: float = 10,
         leads: bool = True,
@@ -122,7 +122,7 @@ class Kernel:
         self._folders = folders
         self._allowed = allowed
         self._data = data / "extensions"
-        self._limits = limits or KernelLimits()
+        self._limits = limits or ExtensionLimits()
         self._attached: list[ExtensionHost] = []
         self._named_leases = leases = store.leases(lease)
         self._leases = None if leases is None else ExtensionLeases(leases, self._wanted_leases)
@@ -138,7 +138,7 @@ class Kernel:
         """The extensions' tools by name."""
 
     @property
-    def extensions(self) -> Mapping[str, ExtensionHost]:
+    def hosts(self) -> Mapping[str, ExtensionHost]:
         """All extensions in the order they start, including those that failed."""
         return self.loader.hosted
 
@@ -200,7 +200,7 @@ class Kernel:
         if not self._leads:
             return []
         return [
-            host.id for host in self.extensions.values() if self._is_leased(host) and (host.is_up or _is_ready(host))
+            host.id for host in self.hosts.values() if self._is_leased(host) and (host.is_up or host.state == "loaded")
         ]
 
     async def _keep_moving(self, leases: ExtensionLeases) -> None:
@@ -223,14 +223,14 @@ class Kernel:
     async def _move(self) -> None:
         """Start the extensions whose lease this process has, and stop those that it has lost or cannot run."""
         assert self._leases is not None
-        for host in reversed(list(self.extensions.values())):
+        for host in reversed(list(self.hosts.values())):
             may_run = self._may_start(host) and not self.loader.has_failed(host)
             if host.is_up and self._is_leased(host) and not may_run:
                 await self._leave(host)
-        for host in self.extensions.values():
+        for host in self.hosts.values():
             if host.is_up and self._is_leased(host):
                 self.bus.start(host.id)  # It may have subscribed while it started.
-            elif self._is_leased(host) and _is_ready(host):
+            elif self._is_leased(host) and host.state == "loaded":
                 if self._may_start(host):
                     await self._take(host)
                 elif not host.message:
@@ -239,7 +239,7 @@ class Kernel:
     def _may_start(self, host: ExtensionHost) -> bool:
         """Return True if this process has the lease of the extension, and of those that it depends on."""
         assert self._leases is not None
-        needed = [self.extensions[id] for id in host.manifest.depends_on if id in self.extensions]
+        needed = [self.hosts[id] for id in host.manifest.depends_on if id in self.hosts]
         return host.id in self._leases.held and all(
             self._may_start(other) for other in needed if self._is_leased(other)
         )
@@ -318,7 +318,3 @@ class Kernel:
         for name in provided.keys() - own_agents.keys():
             host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
         agents.update(own_agents)
-
-
-def _is_ready(host: ExtensionHost) -> bool:
-    return host.state == "loaded"
