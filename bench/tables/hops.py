@@ -24,7 +24,8 @@ from turnwire.core.log.follow import Follower, follow
 from turnwire.core.log.turn_log import TurnLog
 from turnwire.core.people.budget import Limits
 from turnwire.core.run.runner import TurnRequest, TurnRunner
-from turnwire.server.streams.connection import Connection
+from turnwire.server.auth import Caller
+from turnwire.server.streams.connection import StreamConnection
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.wires.sse_chat.encoder import SseChat
@@ -186,7 +187,7 @@ async def _write() -> float:
     scope = {"type": "http", "method": "GET"}
     cycle = RequestResponseCycle(scope, transport, FlowControl(transport), logger, logger, *options)  # type: ignore[arg-type]
     await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
-    connection = Connection(cycle.send, SseChat(), "bench", None)  # type: ignore[arg-type]
+    connection = StreamConnection(cycle.send, SseChat(), Caller("bench", ()))  # type: ignore[arg-type]
     frame = SseChat().encoder().frame(_events(1, 1)[0])
     count = 200
 

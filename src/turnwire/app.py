@@ -146,7 +146,6 @@ class Turnwire:
         self.settings = settings
         self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}") if store == "memory" else None
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
-        self._shared = assembly.build_shared(self.store, settings)
         self.runner = assembly.build_runner(self.store, self.agents, settings, spreads=isolated)
         self.extensions: ExtensionRuntime | None = None
         if extensions is not None or settings.extensions:
@@ -171,7 +170,7 @@ class Turnwire:
             wires=assembly.build_wires(),
             lifecycle=Lifecycle(),
             folder=self._scratch or settings.data,
-            shared=assembly.build_shared(store, settings),
+            shared=assembly.build_shared(self.store, settings),
             channels=self.extensions.router if self.extensions is not None else None,
             push=assembly.build_push(self.store, self.runner, self.streams, settings),
         )
