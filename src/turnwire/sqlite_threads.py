@@ -61,6 +61,7 @@ class SqliteThreads:
 
     async def close(self) -> None:
         """Finish the calls that were made before, then close the connections. A second call does nothing."""
+        self.is_closed = True
         await asyncio.to_thread(self.shutdown)
 
     def shutdown(self) -> None:
