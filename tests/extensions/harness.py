@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import force_setattr
 
 from tests.serving import quick_settings, until, within
 from turnwire import Turnwire
@@ -168,6 +169,7 @@ async def running(
         turnwire.store.leases = lambda seconds: leases  # type: ignore[method-assign]
     runtime = ExtensionRuntime(turnwire.store, turnwire.runner, [folder], chosen.data, limits=limits)
     turnwire.extensions = runtime
+    force_setattr(turnwire.services, "channels", runtime.router)
     for id, extension in (attach or {}).items():
         runtime.attach(id, extension)
     async with turnwire.lifespan():

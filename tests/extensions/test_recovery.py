@@ -183,12 +183,12 @@ class Main:
     async def write(self, *words): await asyncio.to_thread(self.note, *words)
     async def receive_message(self, payload): await self.write("asked", payload["text"])
     async def receive_answer(self, payload): await self.write("answered", payload["text"].replace("\\n", " "))
-    async def send_to_user(self, user_id, message): await self.write("shown", message.replace("\\n", " "))
+    async def send_to_user(self, user_id, message): await self.on_stream_end(user_id, message)
     async def send_message(self, message): ...
     async def on_stream_start(self, user_id): ...
     async def on_stream_chunk(self, user_id, chunk): print(chunk, flush=True)
     async def on_stream_status(self, user_id, status): ...
-    async def on_stream_end(self, user_id, full_text): await self.write("shown", full_text)
+    async def on_stream_end(self, user_id, full_text): await self.write("shown", full_text.replace("\\n", " "))
 """
 
 CHILD = """

@@ -221,7 +221,7 @@ async def _report(on_event: OnEvent, event: Event) -> None:
             pass
 
 
-class _Reply(Struct):
+class _ModelReply(Struct):
     """One reply of the model, as far as it has come."""
 
     text: str = ""
@@ -274,7 +274,7 @@ class ToolLoop:
         self._max_steps = max_steps
         self._decide = decide
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
-        self._reply = _Reply()
+        self._reply = _ModelReply()
         self._step = 0
         self._journal = current_journal()
         self._place = self._journal.place("run") if self._journal else ""
@@ -354,7 +354,7 @@ class ToolLoop:
                 if call is not None:
                     call.finish({"text": reply.text, "calls": msgspec.to_builtins(reply.calls)}, usage=reply.usage)
                 return
-            reply = self._reply = msgspec.convert(call.result, _Reply)
+            reply = self._reply = msgspec.convert(call.result, _ModelReply)
             self._set_calls(reply)
             if reply.text and call.is_shown:
                 self._has_text = False
@@ -365,7 +365,7 @@ class ToolLoop:
 
     async def _call_model(self) -> AsyncGenerator[Event | str]:
         """Stream one reply of the model, and keep it in `_reply`."""
-        reply = self._reply = _Reply()
+        reply = self._reply = _ModelReply()
         # An answer that is JSON may look like a call.
         parser = TextToolCalls([] if self._options.response_format else [*self._tools, *self._client_tools])
         model = self._next_model()
@@ -395,7 +395,7 @@ class ToolLoop:
         has_called = any(message.tool_calls for message in self.messages[self._initial_count :])
         return self._model.with_options(options.for_call(has_tools=bool(self._specs), has_called=has_called))
 
-    def _set_calls(self, reply: _Reply) -> None:
+    def _set_calls(self, reply: _ModelReply) -> None:
         """Give the calls of a reply ids that are new in the conversation: some servers number them from one."""
         reply.calls = reply.calls[:_MAX_CALLS_PER_REPLY]
         for index, call in enumerate(reply.calls):
