@@ -111,8 +111,9 @@ async def test_claim_with_a_lost_answer_is_run(faulty: FaultyStore, fault: Fault
 
 async def test_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty: FaultyStore) -> None:
     """A turn that has written under this claim must not begin again."""
-    async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
-        faulty.inject(claimed="fail")
+    async with open_desk(cast(Store, faulty), echo, lease=3) as desk:
+        # The worker must not claim the turn first, and its lease must outlast a busy machine.
+        faulty.inject(claimed="fail", claim_next="fail")
         orphan = await claimed(desk.store, desk.runner.worker.id)
         await write(desk.store, orphan, TokenEvent("half"))
         faulty.heal()
